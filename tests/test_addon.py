@@ -401,3 +401,13 @@ async def test_no_setting_is_read_that_scrapy_deprecates(web: WebServer, setting
         assert order_faults(read) == []
         assert faults_of(read) == []
     assert [item["kind"] for item in items] == ["unique"]
+
+
+class OwnPipeline(WarcPipeline):
+    pass
+
+
+def test_a_pipeline_derived_from_that_of_the_archive_archives_the_crawl() -> None:
+    given = {"DEDUPE_WACZ": True, "ITEM_PIPELINES": {OwnPipeline: 900}}
+    assert list(archive_faults(Settings(given))) == []
+    assert list(archive_faults(Settings({"DEDUPE_WACZ": True}))) != []

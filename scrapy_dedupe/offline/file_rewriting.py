@@ -126,7 +126,7 @@ class RecordParts:
     def heads(self, offset: int, length: int) -> tuple[RawHead, bytes]:
         """The WARC head of a response and its HTTP head with the blank line. Few other bytes are read."""
         start = b""
-        for piece in self._pieces(offset, min(length, _MORE_BYTES), _FEW_BYTES):
+        for piece in self._pieces(self._member(), offset, min(length, _MORE_BYTES), _FEW_BYTES):
             start += piece
             end = start.find(RECORD_END) + 4
             if end < 4 or (found := _HTTP_HEAD_END.search(start, end)) is None:
@@ -141,7 +141,10 @@ class RecordParts:
     def record(self, offset: int, length: int) -> tuple[RawHead, bytes | StoredRecord]:
         """The head of a record, and its block; for a large or unusual record, the record instead of its block."""
         if length <= _QUICK_BYTES:
-            whole = b"".join(self._pieces(offset, length, length))
+            member = self._member()
+            whole = b"".join(self._pieces(member, offset, length, length))
+            if member is not None and not member.eof:  # the checksum at its end was not compared
+                whole = b""
             end = whole.find(RECORD_END) + 4
             if end >= 4 and whole.endswith(RECORD_END) and (head := parsed_head(whole[:end])) is not None:
                 size = head.get(b"Content-Length") or b""
@@ -150,12 +153,16 @@ class RecordParts:
         record = read_record(self._file, offset)
         return raw_head(record), record
 
-    def _pieces(self, offset: int, length: int, size: int) -> Iterator[bytes]:
+    def _member(self) -> zlib_ng._Decompress | None:
+        return zlib_ng.decompressobj(_GZIP_FORMAT) if self._is_gzip else None
+
+    def _pieces(
+        self, member: zlib_ng._Decompress | None, offset: int, length: int, size: int
+    ) -> Iterator[bytes]:
         """A record, decompressed, until its *length* stored bytes end or are damaged; the first piece is of *size* stored bytes.
 
         A piece that is longer than `_QUICK_BYTES` is the last one, and only its beginning.
         """
-        member = zlib_ng.decompressobj(31) if self._is_gzip else None
         end = offset + length
         while offset < end and (data := self._at(offset, min(size, end - offset))):
             offset, size = offset + len(data), _FEWER_BYTES

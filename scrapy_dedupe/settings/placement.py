@@ -159,7 +159,8 @@ def order_faults(settings: BaseSettings) -> list[OrderFault]:
 def archive_faults(settings: BaseSettings) -> Iterator[tuple[str, str]]:
     """Each setting without effect because the crawl is not archived, and the remedy."""
     # A project that archives its crawls may also replay them.
-    if settings["DEDUPE_REPLAY"] or any(path == _PIPELINE for _, path in named_components(settings)):
+    pipelines = [path for setting, path in named_components(settings) if setting == "ITEM_PIPELINES"]
+    if settings["DEDUPE_REPLAY"] or any(_is_kind_of(path, _PIPELINE) for path in pipelines):
         return
     given = {
         "DEDUPE_WACZ": settings.getbool("DEDUPE_WACZ"),
@@ -214,15 +215,19 @@ def rules_faults(settings: BaseSettings) -> Iterator[tuple[str, str]]:
     if not settings["DEDUPE_URL_RULES"]:
         return
     given = settings["DUPEFILTER_CLASS"]
-    try:
-        bases = load_object(given).__mro__
-    except Exception:  # noqa: BLE001 - Scrapy reports a class that cannot be loaded
-        return
-    if not any(_path(base) == _DUPEFILTER for base in bases):
+    if not _is_kind_of(given, _DUPEFILTER):
         yield (
             f"DEDUPE_URL_RULES has no effect, since DUPEFILTER_CLASS is {_path(given)}.",
             f'Set DUPEFILTER_CLASS = "{_DUPEFILTER}", or remove DEDUPE_URL_RULES.',
         )
+
+
+def _is_kind_of(component: Any, path: str) -> bool:
+    """Whether a component is the class *path* or a subclass; also true if it cannot be loaded, which Scrapy reports."""
+    try:
+        return any(_path(base) == path for base in load_object(component).__mro__)
+    except Exception:  # noqa: BLE001 - code of the user
+        return True
 
 
 def _remedy(own: _Place, other: _Place, usual: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import os
 import random
@@ -16,6 +17,7 @@ from offline.planted import Planting, record_id, text
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
 from scrapy_dedupe.offline import rewriting
 from scrapy_dedupe.offline.eligibility import Eligibility
+from scrapy_dedupe.offline.file_rewriting import RecordParts
 from scrapy_dedupe.offline.manifest import ManifestLine
 from scrapy_dedupe.offline.places import Places
 from scrapy_dedupe.offline.revisits import revisit_id
@@ -575,3 +577,19 @@ def test_a_file_name_that_is_no_text_is_kept(tmp_path: Path) -> None:
     assert (report.converted, report.repointed) == (1, 1)
     assert [fault.place for fault in report.faults] == [f"{tmp_path / 'in' / name}, offset {len(data)}"]
     assert [path.name for path in (tmp_path / "out").glob("*.gz")] == [name]
+
+
+def test_a_record_whose_gzip_member_does_not_end_is_damaged(tmp_path: Path) -> None:
+    block = b"text"
+    head = b"WARC/1.0\r\nWARC-Type: metadata\r\nContent-Length: 4\r\n\r\n"
+    member = gzip.compress(head + block + b"\r\n\r\n")
+    path = tmp_path / "a.warc.gz"
+    for cut in (0, 1, 8):  # without the checksum
+        path.write_bytes(member[: len(member) - cut])
+        with path.open("rb") as stream:
+            parts = RecordParts(path, stream, is_gzip=True)
+            if cut:
+                with pytest.raises(DamagedInput, match="the file ends inside a gzip member"):
+                    parts.record(0, len(member) - cut)
+            else:
+                assert parts.record(0, len(member))[1] == block
