@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from scrapy_dedupe.offline.verifying import Verification
+    from scrapy_dedupe.verification.verifying import Verification
 
 
 def edited(planting: Planting, file: str, label: str, change: Callable[[bytes, bytes], bytes | None]) -> None:

@@ -14,8 +14,8 @@ import pytest
 from deduped_files import Archive, Page, dedupe, request, response, sha1, uncompressed, write_file
 
 from scrapy_dedupe.offline.restoring import RestoreOptions, restore
-from scrapy_dedupe.offline.verifying import verify
 from scrapy_dedupe.tasks.progress import NoProgress
+from scrapy_dedupe.verification.verifying import verify
 from scrapy_dedupe.warc.raw_heads import RawHead, raw_head
 from scrapy_dedupe.warc.reading import read_records
 

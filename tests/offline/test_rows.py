@@ -18,12 +18,12 @@ from offline.planted import SITE, Planting, record_id, text
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
 from scrapy_dedupe.offline import rows as rows_module
 from scrapy_dedupe.offline.eligibility import Eligibility
-from scrapy_dedupe.offline.old_files import RowFacts
 from scrapy_dedupe.offline.row_scan import RowScan, make_rows
 from scrapy_dedupe.offline.rows import COLUMNS, RecordRow, RowsTask, write_rows
 from scrapy_dedupe.tasks.faults import Faults
 from scrapy_dedupe.tasks.progress import NO_PROGRESS
 from scrapy_dedupe.tasks.work import WorkFolder
+from scrapy_dedupe.verification.old_files import RowFacts
 from scrapy_dedupe.warc import framing
 
 if TYPE_CHECKING:

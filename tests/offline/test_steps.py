@@ -14,10 +14,10 @@ from offline.planted import SITE, Copy, Planting, digest, text
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, SettingError, UsageError
 from scrapy_dedupe.offline import final_names, rewriting, steps
 from scrapy_dedupe.offline.eligibility import Eligibility
-from scrapy_dedupe.offline.inputs import find_inputs
 from scrapy_dedupe.offline.steps import Deduped, StepOptions, run_steps
 from scrapy_dedupe.tasks import work
 from scrapy_dedupe.tasks.faults import Faults
+from scrapy_dedupe.tasks.inputs import find_inputs
 from scrapy_dedupe.tasks.progress import NoProgress
 
 if TYPE_CHECKING:
