@@ -70,7 +70,7 @@ def load() -> None:
     from scrapy.core.engine import ExecutionEngine
     from scrapy.settings import default_settings
 
-    from scrapy_dedupe.commands import Command
+    from scrapy_dedupe.commands.command import Command
 
     # Scrapy checks every five seconds whether a crawl is over.
     ExecutionEngine._SLOT_HEARTBEAT_INTERVAL = 0.1
