@@ -8,12 +8,13 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import redis
+from waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,18 +75,17 @@ class RedisServer:
             self._process = subprocess.Popen(
                 [*_server_command(self.port, self.folder), *self._options], stdout=file, stderr=file
             )
-        deadline = time.monotonic() + 240
         with redis.Redis.from_url(self.url) as client:
-            while True:
-                try:
-                    # Another server may have taken the port since.
-                    if Path(client.config_get("dir")["dir"]) == self.folder.resolve():
-                        return
-                except redis.ConnectionError:
-                    pass
-                assert self._process.poll() is None, log.read_text(errors="replace")
-                assert time.monotonic() < deadline, log.read_text(errors="replace")
-                time.sleep(0.02)
+            wait_until(partial(self._answers, client), partial(log.read_text, errors="replace"))
+
+    def _answers(self, client: redis.Redis) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, (self.folder / "server.log").read_text(errors="replace")
+        try:
+            # Another server may have taken the port since.
+            return Path(client.config_get("dir")["dir"]) == self.folder.resolve()
+        except redis.ConnectionError:
+            return False
 
     def stop(self) -> None:
         if self._process is not None:
@@ -140,8 +140,7 @@ class RedisCluster:
         self._replicas.append(replica)
         self.wait()
         self.ask(replica, "CLUSTER REPLICATE", self.ask(master, "CLUSTER MYID"))
-        while self.ask(replica, "INFO", "replication").get("master_link_status") != "up":
-            time.sleep(0.02)
+        wait_until(lambda: self.ask(replica, "INFO", "replication").get("master_link_status") == "up")
 
     @staticmethod
     def ask(master: RedisServer, *command: str | int | bytes) -> Any:
@@ -150,15 +149,16 @@ class RedisCluster:
 
     def wait(self) -> None:
         """Wait until all masters know that all slots are served."""
-        deadline = time.monotonic() + 240
         nodes = self.masters + self._replicas
-        while True:
-            states = [self.ask(node, "CLUSTER INFO") for node in nodes]
-            known = {state["cluster_known_nodes"] for state in states}
-            if known == {str(len(nodes))} and {state["cluster_state"] for state in states} == {"ok"}:
-                return
-            assert time.monotonic() < deadline, states
-            time.sleep(0.02)
+
+        def states() -> list[Any]:
+            return [self.ask(node, "CLUSTER INFO") for node in nodes]
+
+        def is_known_to_all() -> bool:
+            found = {(state["cluster_known_nodes"], state["cluster_state"]) for state in states()}
+            return found == {(str(len(nodes)), "ok")}
+
+        wait_until(is_known_to_all, states)
 
     def master_of(self, slot: int) -> RedisServer:
         if slot in self._moved:
