@@ -8,10 +8,12 @@ import shutil
 import signal
 import socket
 import subprocess
-from contextlib import contextmanager
+import threading
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import urlsplit
 
 import redis
 from waiting import wait_until
@@ -106,6 +108,53 @@ class RedisServer:
     def flush(self) -> None:
         with redis.Redis.from_url(self.url) as client:
             client.flushall()
+
+
+class LossyLine:
+    """A way to a server on which an answer can be lost: the connection breaks instead."""
+
+    def __init__(self, url: str) -> None:
+        address = urlsplit(url)
+        self._server = (address.hostname, address.port)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"redis://127.0.0.1:{self._listener.getsockname()[1]}{address.path}"
+        self._is_losing = False
+        self.lost: list[bytes] = []
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # Closing alone does not wake the thread that accepts.
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def lose_next_answer(self) -> None:
+        self._is_losing = True
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            far = socket.create_connection(self._server)
+            threading.Thread(target=self._pass, args=(near, far, False), daemon=True).start()
+            threading.Thread(target=self._pass, args=(far, near, True), daemon=True).start()
+
+    def _pass(self, source: socket.socket, target: socket.socket, is_answer: bool) -> None:
+        with suppress(OSError):
+            while data := source.recv(65_536):
+                if is_answer and self._is_losing:
+                    self._is_losing = False
+                    self.lost.append(data)
+                    break
+                target.sendall(data)
+        for end in (source, target):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
 
 
 class RedisCluster:
