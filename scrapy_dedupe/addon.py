@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from scrapy.settings import SETTINGS_PRIORITIES
 
 from .errors import ArchiveError, SettingError
-from .files.folders import folder_fault, nearest_there
+from .files.folders import job_fault, nearest_there
 from .settings.placement import CACHE_STORAGE, check_places, is_cache
 from .settings.project import is_crawl
 from .settings.specs import read_settings
@@ -164,5 +164,4 @@ def _check_job(folder: Path | None) -> None:
     else:
         is_read_only = hasattr(os, "statvfs") and os.statvfs(parent).f_flag & os.ST_RDONLY
         code = errno.EROFS if is_read_only else errno.EACCES
-    reason, remedy = folder_fault(folder, OSError(code, os.strerror(code)), "another one")
-    raise ArchiveError(f"The job folder {folder} (JOBDIR) cannot be created: {reason}. {remedy}")
+    raise ArchiveError(job_fault(folder, OSError(code, os.strerror(code))))

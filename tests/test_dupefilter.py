@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections import Counter
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
@@ -367,10 +368,65 @@ async def test_a_damaged_end_of_scrapys_own_file_is_told(
     seen = tmp_path / "requests.seen"
     line = RequestFingerprinter().fingerprint(scrapy.Request(web.url("/0"))).hex() + "\n"
     seen.write_text(f"{line}damaged\n{line}")
-    await crawl(LinkSpider, {**settings, "JOBDIR": str(tmp_path)}, addon=False, urls=web.url())
+    crawler = await crawl(LinkSpider, {**settings, "JOBDIR": str(tmp_path)}, addon=False, urls=web.url())
     assert sorted(web.paths) == ["/", "/1", "/2", "/3"]
     warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
     assert len([text for text in warnings if f"{seen} is truncated or damaged at byte 41" in text]) == 1
+    assert crawler.stats.get_value("dedupe/errors/url") == 1
+
+
+@crawl_test
+@pytest.mark.parametrize("size", [0, 60, -1])
+@pytest.mark.parametrize(
+    ("name", "consequence"),
+    [
+        ("urls.done", "If this run is killed, the pages that they listed are requested again."),
+        ("urls.seen", "The filter itself is complete, but it cannot be rebuilt"),
+    ],
+)
+async def test_a_truncated_list_of_a_job_is_reported_and_no_page_is_lost(
+    web: WebServer,
+    settings: dict[str, Any],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+    consequence: str,
+    size: int,
+) -> None:
+    site(web, 30)
+    job = {**settings, "JOBDIR": str(tmp_path)}
+    await crawl(LinkSpider, {**job, "CLOSESPIDER_PAGECOUNT": 6}, addon=False, urls=web.url())
+    path = tmp_path / "dedupe" / "urls" / name
+    os.truncate(path, size % path.stat().st_size)
+    caplog.clear()
+    crawler = await crawl(LinkSpider, job, addon=False, urls=web.url())
+    (warning,) = [text for text in caplog.messages if str(path) in text]
+    assert f"{path} is truncated or damaged: " in warning
+    assert consequence in warning
+    assert crawler.stats.get_value("dedupe/errors/url") == 1
+    # The filter is complete, so no page is requested twice either.
+    assert sorted(set(web.paths)) == sorted(["/", *(f"/{number}" for number in range(30))])
+    assert max(Counter(path for path in web.paths if path != "/").values()) == 1
+    caplog.clear()
+    await crawl(LinkSpider, job, addon=False, urls=web.url())
+    assert not [text for text in caplog.messages if str(path) in text]
+
+
+@crawl_test
+async def test_an_empty_list_of_a_killed_job_is_reported_and_all_pages_are_requested(
+    web: WebServer, settings: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    site(web, 4)
+    job = {**settings, "JOBDIR": str(tmp_path)}
+    await crawl(LinkSpider, job, addon=False, urls=web.url())
+    folder = tmp_path / "dedupe" / "urls"
+    (folder / "urls.bloom").unlink()
+    os.truncate(folder / "urls.done", 0)
+    web.paths.clear()
+    crawler = await crawl(LinkSpider, job, addon=False, urls=web.url())
+    assert "urls.done is empty. The requests that earlier runs recorded do not count as seen" in caplog.text
+    assert crawler.stats.get_value("dedupe/errors/url") == 1
+    assert sorted(web.paths) == ["/", "/0", "/1", "/2", "/3"]
 
 
 @crawl_test

@@ -48,9 +48,9 @@ async def test_folders_that_cannot_be_written(
             f"{tmp_path}/link is a broken link. Name another",
         ),
         ("DEDUPE_STORE_URL", f"sqlite:///{tmp_path}/file/d.db", f"{is_file} Name a file in another folder."),
-        ("JOBDIR", f"{tmp_path}/file", f"{is_file} Name another folder."),
+        ("JOBDIR", f"{tmp_path}/file", f"{is_file} Name another folder in JOBDIR."),
         # Scrapy makes it before it asks a component.
-        ("JOBDIR", f"{tmp_path}/file/job", f"{is_file} Name another one."),
+        ("JOBDIR", f"{tmp_path}/file/job", f"{is_file} Name another folder in JOBDIR."),
         *(
             [("DEDUPE_WARC_DIR", "/proc/warcs", "nothing can be created in /proc. Name another")]
             if HAS_PROC
@@ -140,7 +140,7 @@ def test_a_project_that_can_only_be_read(tmp_path: Path) -> None:
             f'DEDUPE_STORE_URL = "sqlite:///{tmp_path}/d.db"',
             "The crawl does not start. WARC files cannot be written to warcs: ",
         ),
-        ('JOBDIR = "job"', "The crawl does not start. The job folder job (JOBDIR) cannot be created: "),
+        ('JOBDIR = "job"', "The crawl does not start. The job folder job (JOBDIR) cannot be used: "),
     ):
         settings.write_text(common + more)
         told = said(tmp_path, (*mounted, *CRAWL))

@@ -74,6 +74,12 @@ def folder_fault(folder: Path, error: OSError, other: str = "another folder") ->
     return f"{error.strerror or error}{place}", f"Check {there}, or name {other}."
 
 
+def job_fault(jobdir: Path, error: OSError, folder: Path | None = None) -> str:
+    """The message for an *error* in the folder of a job, or in *folder* inside it."""
+    reason, remedy = folder_fault(folder or jobdir, error, "another folder in JOBDIR")
+    return f"The job folder {jobdir} (JOBDIR) cannot be used: {reason}. {remedy}"
+
+
 def nearest_there(folder: Path, *, follow_links: bool = False) -> Path:
     """*folder* itself, or its nearest existing parent, as an absolute path; may be a file.
 

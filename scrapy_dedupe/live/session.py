@@ -17,7 +17,7 @@ from scrapy import signals
 from scrapy_dedupe.crawls import new_crawl_id
 from scrapy_dedupe.errors import ArchiveError, DedupeError
 from scrapy_dedupe.files import whole_file
-from scrapy_dedupe.files.folders import folder_fault
+from scrapy_dedupe.files.folders import job_fault
 from scrapy_dedupe.settings.placement import archive_faults, cache_faults, check_places, rules_faults
 from scrapy_dedupe.settings.project import is_crawl, is_run_by_command
 from scrapy_dedupe.settings.specs import Settings, read_settings, warn_of_unknown
@@ -178,9 +178,7 @@ class Session:
                     durable=False,
                 )
             except OSError as error:
-                raise ArchiveError(
-                    f"The job folder {self.jobdir} (JOBDIR) cannot be written: {'. '.join(folder_fault(folder, error))}"
-                ) from error
+                raise ArchiveError(job_fault(self.jobdir, error, folder)) from error
         return self.crawl_id
 
     def _saved_crawl_id(self) -> str | None:

@@ -131,8 +131,9 @@ def find_near_copies(
     refuse_equal_names(inputs, "in the result", "Rename one.")
     refuse_own_file(inputs, output)
     check_output(output, may_exist=options.force, choices="or replace it with --force")
-    require_engine(PURPOSE, parts_folder(output).path)
-    with parts_folder(output) as work:
+    folder = parts_folder(output, "near")
+    require_engine(PURPOSE, folder.path)
+    with folder as work:
         tasks = [
             _ReadTask(given.name, given.file, work.task_path(given.name), options.pages) for given in inputs
         ]

@@ -32,6 +32,7 @@ from scrapy_dedupe.warc.remote import shown
 
 from .file_rewriting import RecordFile, remove_parts
 from .manifest_lines import is_date
+from .output_folder import held_output
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -257,7 +258,7 @@ def convert_files(
         for given, output in zip(chosen, _outputs(chosen, folder, options), strict=True)
     ]
     done: list[Conversion] = []
-    with part(watch, "converting", sum(given.size_bytes for given in chosen)):
+    with held_output(folder), part(watch, "converting", sum(given.size_bytes for given in chosen)):
         results = run_tasks(
             _convert, tasks, jobs, watch, lambda task: size_of(task.source), keep_going=keep_going
         )

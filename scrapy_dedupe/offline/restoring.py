@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
 from scrapy_dedupe.offline import final_names
+from scrapy_dedupe.offline.output_folder import RESTORE_FOLDER, held_output
 from scrapy_dedupe.offline.restored_files import (
     OriginalsTask,
     Output,
@@ -43,7 +44,7 @@ from scrapy_dedupe.offline.restored_files import (
 from scrapy_dedupe.tasks.faults import Fault, Faults
 from scrapy_dedupe.tasks.inputs import find_inputs, output_names, refuse_own_folder
 from scrapy_dedupe.tasks.jobs import run_jobs
-from scrapy_dedupe.tasks.outputs import refuse_files_of_others
+from scrapy_dedupe.tasks.outputs import refuse_other_files
 from scrapy_dedupe.tasks.progress import part
 from scrapy_dedupe.tasks.state import LOCK, writing
 from scrapy_dedupe.tasks.work import JOB, Job, WorkFolder, facts_of
@@ -58,7 +59,6 @@ if TYPE_CHECKING:
 
 AnyTask = TypeVar("AnyTask", OriginalsTask, Output)
 
-WORK_FOLDER: Final = ".restore"
 _PLAN: Final = "plan.sqlite"
 _VERIFIED: Final = "verified"
 
@@ -122,9 +122,13 @@ def restore(
     others = find_inputs(originals, faults=faults, recursive=True) if originals else []
     others = [given for given in others if os.path.realpath(given.name) not in known]
     finals = _final_paths(inputs, others, output)
-    folder = (finals[0].parent if output is None else output) / WORK_FOLDER
-    refuse_files_of_others(folder)
-    with WorkFolder(folder, restart=f"remove {folder} to start again") as work:
+    target = finals[0].parent if output is None else output
+    folder = target / RESTORE_FOLDER
+    refuse_other_files(folder)
+    with (
+        held_output(target, folder),
+        WorkFolder(folder, command="restore", restart=f"remove {folder} to start again") as work,
+    ):
         restoration = _Restoration(work, inputs, others, finals, output is None, options, faults, watch)
         try:
             result = restoration.run()

@@ -20,9 +20,9 @@ rewrite different files from the same manifests.
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections import Counter
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -31,15 +31,16 @@ from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
 from scrapy_dedupe.offline.eligibility import Eligibility, Savings
 from scrapy_dedupe.offline.file_rewriting import RewriteTask, rewrite_file
 from scrapy_dedupe.offline.final_names import NewFiles, refuse_unwritable
+from scrapy_dedupe.offline.output_folder import WARCREFS_FOLDER, held_output
 from scrapy_dedupe.offline.plan import PlanTask, make_plan, slice_folder
 from scrapy_dedupe.offline.plan_lines import write_lines
 from scrapy_dedupe.offline.restored_records import is_own_revisit
 from scrapy_dedupe.offline.row_scan import make_rows
 from scrapy_dedupe.offline.rows import SECOND, RowsTask
 from scrapy_dedupe.tasks.faults import Fault, Faults
-from scrapy_dedupe.tasks.inputs import STATE_FOLDER, output_names
+from scrapy_dedupe.tasks.inputs import output_names
 from scrapy_dedupe.tasks.jobs import kept_processes
-from scrapy_dedupe.tasks.outputs import refuse_files_of_others, work_folder
+from scrapy_dedupe.tasks.outputs import refuse_other_files, work_folder
 from scrapy_dedupe.tasks.progress import NO_PROGRESS
 from scrapy_dedupe.tasks.state import LOCK, reading
 from scrapy_dedupe.tasks.work import JOB, WorkFolder, size_of
@@ -58,7 +59,6 @@ if TYPE_CHECKING:
     from scrapy_dedupe.tasks.work import SourceFiles
 
 VERIFIED: Final = "verified.json"
-_FOLDER: Final = "warcrefs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,32 +191,24 @@ def rewrite(
         return report
 
 
-@contextlib.contextmanager
+@contextmanager
 def _work_folder(output: Path, options: RewriteOptions) -> Iterator[WorkFolder]:
     """The folder for the work. It is removed at the end, unless a later run can continue from it."""
     if options.dry_run:
         with work_folder(Path("-")) as work:
             yield work
         return
-    path = rewriting_folder(output)
-    refuse_files_of_others(path)
-    try:
-        with WorkFolder(path, restart=f"remove {path} and start again") as work:
-            try:
-                yield work
-            finally:
-                if not (work.path / JOB).exists():
-                    work.remove()
-    finally:
-        # The parent folders may hold other files, so remove them only if they are empty.
-        for parent in (path.parent, output):
-            with contextlib.suppress(OSError):
-                parent.rmdir()
-
-
-def rewriting_folder(output: Path) -> Path:
-    """The folder for unfinished work of `rewrite`, and for new files of `steps` if its own work is elsewhere."""
-    return output / STATE_FOLDER / _FOLDER
+    path = output / WARCREFS_FOLDER
+    refuse_other_files(path)
+    with (
+        held_output(output, path),
+        WorkFolder(path, command="warcrefs", restart=f"remove {path} and start again") as work,
+    ):
+        try:
+            yield work
+        finally:
+            if not (work.path / JOB).exists():
+                work.remove()
 
 
 def _explained(error: DamagedInput, new: NewFiles) -> DamagedInput:

@@ -1,7 +1,8 @@
 """All steps of the deduplication in one run: digests, comparison, originals, revisits, and verification.
 
-The state folder is ``.dedupe`` in the output folder; in place, in the common parent folder of all inputs. The job in it is
-that of `rewriting`, with other steps before the plan, whose files are:
+The state folder is ``.dedupe`` in the output folder; in place, in the common parent folder of all inputs. With ``--work`` it
+is another folder; then ``.dedupe`` in the output folder has only the new files, and a ``job.json`` that names this other
+folder. The job is that of `rewriting`, with other steps before the plan, whose files are:
 
 - ``arcs/``: WARC files converted from ARC files;
 - ``rows/N.parquet``: the rows of file N;
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 import os
 import re
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
@@ -28,7 +29,7 @@ from scrapy_dedupe.stores.duckdb import require_engine
 from scrapy_dedupe.tasks.faults import Fault
 from scrapy_dedupe.tasks.inputs import STATE_FOLDER, Input, output_names, refuse_equal_names
 from scrapy_dedupe.tasks.jobs import kept_processes
-from scrapy_dedupe.tasks.outputs import refuse_files_of_others, work_folder
+from scrapy_dedupe.tasks.outputs import refuse_other_files, work_folder
 from scrapy_dedupe.tasks.progress import NO_PROGRESS, part
 from scrapy_dedupe.tasks.state import LOCK, StateFolder, reading, writing
 from scrapy_dedupe.tasks.work import JOB, OutputTask, WorkFolder
@@ -39,9 +40,10 @@ from .arc_conversion import ConversionOptions, convert_arc
 from .collisions import number_clusters
 from .final_names import NewFiles, refuse_unwritable
 from .manifest import read_lines
+from .output_folder import NESTED, refuse_nested_work, refuse_other_work
 from .places import Places
 from .plan_lines import PlannedFile, list_lines, list_rows, number_rows, write_lines
-from .rewriting import VERIFIED, RewriteOptions, Rewriting, rewriting_folder
+from .rewriting import VERIFIED, RewriteOptions, Rewriting
 from .row_scan import make_rows
 from .rows import PURPOSE, SECOND, RowsTask
 
@@ -147,24 +149,26 @@ def run_steps(
         refuse_unwritable(given.name, given.file, in_place=options.in_place)
     converted = _converted_names(inputs) if options.convert_arc else {}
     with _work_folder(inputs, output, options) as work, ExitStack() as stack:
-        refuse_other_files(work)
+        if not options.dry_run:
+            # The work of a running command is not unfinished.
+            StateFolder(_output_folder(inputs, output) / STATE_FOLDER).check_free()
+        refuse_files_in(work)
         if options.work is not None:
             _refuse_files_inside(work, inputs, output)
         require_engine(PURPOSE, work)
-        new = folder = WorkFolder(work)
+        new = folder = WorkFolder(work, command="dedupe")
         if options.in_place and not options.dry_run:
-            _refuse_other_work(_common_folder(inputs), work, options)
+            refuse_other_work(_output_folder(inputs, output), work)
         elif output is not None and not options.dry_run:
-            if options.work is not None:
-                stack.enter_context(_locked_output(output, work))
-            _refuse_output(output, work, options)
-            if options.work is not None:
+            if (state := output / STATE_FOLDER).resolve() != work.resolve():
                 # New files are written in the file system of the output.
-                new = WorkFolder(rewriting_folder(output))
+                refuse_files_in(state)
+                new = WorkFolder(state, command="dedupe")
+            refuse_other_work(output, new.path)
+            _refuse_output(output, work, options)
+            if new is not folder:
+                stack.enter_context(_begun_new_files(new, work, options))
         stack.enter_context(folder)
-        if new is not folder:
-            refuse_files_of_others(new.path)
-            stack.enter_context(new)
         jobs = stack.enter_context(kept_processes(options.jobs))
         options = replace(options, jobs=jobs)
         return _Steps(inputs, converted, output, options, folder, new, faults, watch).run()
@@ -178,39 +182,38 @@ def _work_folder(inputs: Sequence[Input], output: Path | None, options: StepOpti
         with work_folder(Path("-")) as work:
             yield work.path.with_name(STATE_FOLDER)
     else:
-        yield (_common_folder(inputs) if output is None else output) / STATE_FOLDER
+        yield _output_folder(inputs, output) / STATE_FOLDER
 
 
 @contextmanager
-def _locked_output(output: Path, work: Path) -> Iterator[None]:
-    """Hold the lock of a run that works in the output folder, since this run has its state in the folder *work*."""
-    state = output / STATE_FOLDER
-    if state.resolve() == work.resolve():
-        yield
-        return
-    with StateFolder(state):
+def _begun_new_files(new: WorkFolder, work: Path, options: StepOptions) -> Iterator[None]:
+    """Lock the state folder of the output. Its new files belong to the run in the folder *work*, which its job names."""
+    with new:
+        if options.force:
+            new.clear(keep=frozenset({LOCK}), last=(JOB,))
+        own = options.to_json() | {"--work": str(work.resolve())}
+        new.begin_or_continue(own, {}, {}, may_be_replaced=True)
         try:
             yield
         finally:
-            with suppress(OSError):
-                (state / LOCK).unlink()
-                state.rmdir()
+            if new.path.exists() and not {path.name for path in new.path.iterdir()} - {LOCK, JOB}:
+                new.remove()
 
 
-def refuse_other_files(work: Path) -> None:
-    """Raise ArchiveError if the folder *work* has files that are not from an earlier run: a run removes all its files."""
-    with reading(work):
-        found = {path.name for path in work.iterdir()} if work.is_dir() else set()
-    known = {LOCK, f"{JOB}.new"} | ({REPORT, MANIFEST, EARLIER} if REPORT in found else set())
+def refuse_files_in(work: Path) -> None:
+    """Raise ArchiveError if the folder *work* has files of other programs, or unfinished work of another command.
+
+    A run removes all files in this folder.
+    """
+    known = {LOCK, f"{JOB}.new"}
+    if (work / REPORT).exists():
+        known |= {REPORT, MANIFEST, EARLIER}
     if (work / EARLIER / "1" / REPORT).exists():  # killed after the files of the earlier run were moved there
         known.add(EARLIER)
-    rewritten = rewriting_folder(work.parent)
-    if rewritten.parent == work and any((rewritten / name).exists() for name in (LOCK, JOB)):
-        known.add(rewritten.name)  # left by warcrefs, or by a run with another work folder
-    if JOB not in found and (others := sorted(found - known)):
-        raise ArchiveError(
-            f"{work} has other files, such as {others[0]}, which would be removed. Name an empty or a new folder with --work."
-        )
+    if (work / NESTED / LOCK).exists():  # left by warcrefs, which has not begun its work
+        known.add(NESTED)
+    refuse_nested_work(work)
+    refuse_other_files(work, mark=JOB, known=known)
 
 
 def _refuse_files_inside(work: Path, inputs: Sequence[Input], output: Path | None) -> None:
@@ -223,34 +226,25 @@ def _refuse_files_inside(work: Path, inputs: Sequence[Input], output: Path | Non
             )
 
 
-def _common_folder(inputs: Sequence[Input]) -> Path:
-    """The common parent folder of all inputs."""
+def _output_folder(inputs: Sequence[Input], output: Path | None) -> Path:
+    """The folder for the new files; in place, the common parent folder of all inputs."""
+    if output is not None:
+        return output
     return Path(os.path.commonpath([Path(str(given.file)).absolute().parent for given in inputs]))
 
 
 def _refuse_output(output: Path, work: Path, options: StepOptions) -> None:
     """Raise ArchiveError if the folder is not empty, unless it only has the state of a killed run."""
-    if options.force or (work / JOB).exists() or not output.exists():
+    is_begun = (work / JOB).exists() or (output / STATE_FOLDER / JOB).exists()
+    if options.force or is_begun or not output.exists():
         return
     with writing(output):
         others = sorted(path.name for path in output.iterdir() if path.name != STATE_FOLDER)
-    _refuse_other_work(output, work, options)
     if others or (output / STATE_FOLDER / REPORT).exists():
         raise ArchiveError(
             f"{output} is not empty: it has {others[0] if others else STATE_FOLDER}. Choose another folder, or start again"
             " with --force, which replaces files of the same names."
         )
-
-
-def _refuse_other_work(folder: Path, work: Path, options: StepOptions) -> None:
-    """Raise ArchiveError if the files in *folder* belong to unfinished work in another folder than *work*."""
-    if options.force or (work / JOB).exists():
-        return
-    for other in (folder / STATE_FOLDER, rewriting_folder(folder)):
-        if other != work and (other / JOB).exists():
-            raise ArchiveError(
-                f"{other} holds other unfinished work. Repeat that command to finish it, or start again with --force."
-            )
 
 
 @dataclass(frozen=True, slots=True)

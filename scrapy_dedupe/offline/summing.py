@@ -93,7 +93,7 @@ def sum_files(
     refuse_own_file(inputs, output)
     may_exist = options.append or options.force
     check_output(output, may_exist=may_exist, choices="extend it with --append, or replace it with --force")
-    with parts_folder(output) as work:
+    with parts_folder(output, "warcsum") as work:
         # Check after locking: another process may have added files until now.
         is_added_to = options.append and output.exists()
         listed = _listed(output, options, work) if is_added_to else frozenset()

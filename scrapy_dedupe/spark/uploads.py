@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from scrapy_dedupe.errors import ArchiveError, DedupeError, SettingError, UsageError
-from scrapy_dedupe.offline.steps import MANIFEST, REPORT, Deduped, refuse_other_files, run_steps
+from scrapy_dedupe.offline.steps import MANIFEST, REPORT, Deduped, refuse_files_in, run_steps
 from scrapy_dedupe.tasks.inputs import STATE_FOLDER
 from scrapy_dedupe.tasks.jobs import run_jobs
 from scrapy_dedupe.tasks.progress import part
@@ -64,8 +64,8 @@ def dedupe_to_url(
             f"The new files are written and verified in a folder before they are uploaded to {shown(url)}. Name a folder"
             " that all machines see with --work."
         )
-    refuse_other_files(options.work)
-    with WorkFolder(options.work) as state:
+    refuse_files_in(options.work)
+    with WorkFolder(options.work, command="dedupe") as state:
         target = Target(url)
         _begin(state, target, inputs, options)
         output = state.path / _OUTPUT

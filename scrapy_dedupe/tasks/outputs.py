@@ -16,7 +16,7 @@ from scrapy_dedupe.tasks.state import LOCK, reading, writing
 from scrapy_dedupe.tasks.work import WorkFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
 
 @contextlib.contextmanager
@@ -41,7 +41,7 @@ def left_folder(output: Path) -> Iterator[WorkFolder]:
                 )
         else:
             path = _work_path(output)
-        refuse_files_of_others(path)
+        refuse_other_files(path)
         work = WorkFolder(path)
         try:
             stack.enter_context(work)
@@ -58,23 +58,18 @@ def _work_path(output: Path) -> Path:
     return output.with_name(f".{output.name}.work")
 
 
-def parts_folder(output: Path) -> WorkFolder:
-    """The work folder of a job that writes the file *output*, and that continues after a kill.
+def parts_folder(output: Path, command: str) -> WorkFolder:
+    """The work folder of a *command* that writes the file *output*, and that continues after a kill.
 
     Raises ArchiveError if the folder has files of other programs.
     """
     path = _parts_path(output)
-    refuse_files_of_others(path)
-    return WorkFolder(path, restart="run the command again")
+    refuse_other_files(path)
+    return WorkFolder(path, command=command, restart="run the command again")
 
 
 def _parts_path(output: Path) -> Path:
     return output.with_name(f"{output.name}.parts")
-
-
-def _has_other_files(path: Path) -> bool:
-    """Whether a folder is not from an earlier run, which makes its lock before its other files."""
-    return path.is_dir() and not (path / LOCK).exists() and any(path.iterdir())
 
 
 def _is_continued(parts: Path, output: Path) -> bool:
@@ -83,13 +78,23 @@ def _is_continued(parts: Path, output: Path) -> bool:
     return lock.exists() and lock.stat().st_mtime_ns > output.stat().st_mtime_ns
 
 
-def refuse_files_of_others(path: Path) -> None:
-    """Raise ArchiveError if the folder *path* has files of other programs, which a job in it would remove."""
+def refuse_other_files(path: Path, *, mark: str = LOCK, known: Collection[str] = ()) -> None:
+    """Raise ArchiveError if the folder *path* has files of other programs, which a job in it would remove.
+
+    The folder is from an earlier run if it has the file *mark*. Without this file, it may only have the names in *known*.
+    """
     with reading(path):
-        if _has_other_files(path):
-            raise ArchiveError(
-                f"{path} has other files, which would be removed. Move them to another folder, or choose another output."
-            )
+        others = _other_files(path, mark, known)
+    if others:
+        raise ArchiveError(
+            f"{path} has other files, such as {others[0]}, which would be removed. Move them to another folder, or choose"
+            " another folder for the work or the output."
+        )
+
+
+def _other_files(path: Path, mark: str = LOCK, known: Collection[str] = ()) -> list[str]:
+    found = {entry.name for entry in path.iterdir()} if path.is_dir() else set()
+    return [] if mark in found else sorted(found.difference(known))
 
 
 def check_output(output: Path, *, may_exist: bool, choices: str) -> None:
@@ -109,7 +114,7 @@ def check_output(output: Path, *, may_exist: bool, choices: str) -> None:
         if not _is_continued(_parts_path(output), output):
             left.append(_parts_path(output))
         for work in map(WorkFolder, left):
-            if work.is_left and not _has_other_files(work.path):
+            if work.is_left and not _other_files(work.path):
                 with work:
                     work.remove()
         raise ArchiveError(f"{output} already exists. Name another output, {choices}.")

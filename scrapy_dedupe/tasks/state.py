@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from scrapy_dedupe.errors import ArchiveError
 from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.files.folders import sync_folder
-from scrapy_dedupe.files.locks import FileLock
+from scrapy_dedupe.files.locks import FileLock, is_locked
 from scrapy_dedupe.warc.remote import shown
 
 if TYPE_CHECKING:
@@ -44,9 +44,7 @@ class StateFolder:
             try:
                 self._lock.acquire()
             except BlockingIOError:
-                raise ArchiveError(
-                    f"Another process is working in {self.path}. Wait until it has finished, or choose another output."
-                ) from None
+                raise self._busy() from None
             try:
                 _remove_tree(self._gone)  # left by a process that was killed while it removed the folder
             except OSError:
@@ -56,6 +54,13 @@ class StateFolder:
 
     def __exit__(self, *error: object) -> None:
         self._lock.release()
+
+    def check_free(self) -> None:
+        """Raise ArchiveError if another process holds the lock. The folder is not changed."""
+        with reading(self.path):
+            is_busy = self._lock.path.exists() and is_locked(self._lock.path)
+        if is_busy:
+            raise self._busy()
 
     def read_json(self, name: str) -> Any:
         """The value written by `write_json`, None if there is none. Raises ArchiveError if it cannot be read."""
@@ -106,6 +111,11 @@ class StateFolder:
     @property
     def _gone(self) -> Path:
         return self.path.with_name(f".{self.path.name}.gone")
+
+    def _busy(self) -> ArchiveError:
+        return ArchiveError(
+            f"Another process is working in {self.path}. Wait until it has finished, or choose another output."
+        )
 
     def _opened(self) -> int:
         while True:

@@ -26,12 +26,12 @@ from scrapy_dedupe.errors import ArchiveError
 from scrapy_dedupe.tasks.faults import Fault, Faults
 from scrapy_dedupe.tasks.jobs import run_watched
 from scrapy_dedupe.tasks.progress import part
-from scrapy_dedupe.tasks.state import StateFolder, reading, write_whole, writing
+from scrapy_dedupe.tasks.state import LOCK, StateFolder, reading, write_whole, writing
 from scrapy_dedupe.warc.remote import RemoteFile, real_place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-    from typing import TypeAlias
+    from typing import Self, TypeAlias
 
     from scrapy_dedupe.tasks.jobs import Jobs
     from scrapy_dedupe.tasks.progress import Progress
@@ -187,11 +187,37 @@ class OutputTask:
 
 
 class WorkFolder(StateFolder):
-    """A state folder for one job. *restart* says how to start again, for messages."""
+    """A state folder for one job. *restart* says how to start again, for messages.
 
-    def __init__(self, path: Path, *, restart: str = "start again with --force") -> None:
+    *command* is the command that does the job; its name is stored in the lock file. As a context manager, also raises
+    ArchiveError if the folder has unfinished work of another command.
+    """
+
+    def __init__(self, path: Path, *, command: str = "", restart: str = "start again with --force") -> None:
         super().__init__(path)
+        self._command = command
         self._restart = restart
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        try:
+            self._take_over()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _take_over(self) -> None:
+        if not self._command:
+            return
+        lock = self.path / LOCK
+        with writing(self.path):
+            before = lock.read_text("utf-8", "replace")
+            if before == self._command:
+                return
+            if before and any(path.name != LOCK for path in self.path.iterdir()):
+                raise unfinished_work(self.path, before)
+            lock.write_text(self._command, "utf-8")
 
     def task_path(self, name: str) -> Path:
         """The path, without suffix, for the files of the task for the file *name*."""
@@ -330,6 +356,13 @@ class WorkFolder(StateFolder):
         return ArchiveError(
             f"{self.path} holds other unfinished work: {difference}. Repeat that command to finish it, or {self._restart}."
         )
+
+
+def unfinished_work(path: Path, command: str) -> ArchiveError:
+    """The error for a folder with unfinished work of another command, which must not be removed or mixed with new work."""
+    return ArchiveError(
+        f"{path} has unfinished work of {command}. Repeat that command to finish it, or remove {path} to discard it."
+    )
 
 
 @dataclass(frozen=True, slots=True)

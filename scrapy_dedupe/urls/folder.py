@@ -38,7 +38,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, NoReturn, Self, TypeAlias
 
 from scrapy_dedupe.errors import StoreError, StoreRefused, StoreUnavailable
-from scrapy_dedupe.files.folders import folder_fault, sync_folder
+from scrapy_dedupe.files.folders import job_fault, sync_folder
 from scrapy_dedupe.urls.bloom import GrowingBloomFilter
 from scrapy_dedupe.urls.exact import ConfirmedBloomFilter, ExactSet
 from scrapy_dedupe.urls.forgotten import Forgotten
@@ -222,7 +222,8 @@ class FilterFolder:
             self.close(self.filter)
             return
         if self.last_stop is LastStop.NONE:
-            # A journal with a header would count as an unclean run.
+            # A journal with a header would count as an unclean run, and one of seen requests as an earlier run.
+            self.seen_journal.clear()
             self.done_journal.truncate()
         self.abandon()
 
@@ -252,10 +253,15 @@ class FilterFolder:
 
     def _open(self) -> None:
         stored, done, seen = self._stored, self.done_journal, self.seen_journal
+        if self.last_stop is LastStop.NONE and done.path.exists() and any(seen.fingerprints()):
+            self.warnings.append(
+                f"{done.path} is empty. The requests that earlier runs recorded do not count as seen and are made again."
+            )
         # Open the journals first: data after these sizes was never committed and must be removed.
         if self.last_stop is not LastStop.NONE:
             done.open(None if stored is None else stored.done_bytes)
         seen.open(None if stored is None else stored.seen_bytes)
+        self._warn_of_lost_bytes()
         self.started_journal.open()
         if stored is None:
             seen.clear()
@@ -279,6 +285,24 @@ class FilterFolder:
             self.snapshot.unlink()
             sync_folder(self.folder)
         self._stored = None
+
+    def _warn_of_lost_bytes(self) -> None:
+        done, seen = self.done_journal, self.seen_journal
+        if done.missing_bytes:
+            self.warnings.append(
+                f"{done.path} is truncated or damaged: {done.missing_bytes:,} bytes are missing. If this run is killed, the "
+                "pages that they listed are requested again."
+            )
+        elif done.removed_bytes:
+            self.warnings.append(
+                f"The last {done.removed_bytes:,} bytes of {done.path} were incomplete or damaged and have been removed. The "
+                "pages that they listed are requested again."
+            )
+        if seen.missing_bytes:
+            self.warnings.append(
+                f"{seen.path} is truncated or damaged: {seen.missing_bytes:,} bytes are missing. The filter itself is "
+                "complete, but it cannot be rebuilt with another error rate, and urls export lacks these requests."
+            )
 
     def _take_over(self) -> None:
         """Import Scrapy's own file into the filter of a new job."""
@@ -330,11 +354,13 @@ class FilterFolder:
             path = self.folder / EXACT_NAME
             exact = self._rebuilt_set(path)
             if self.last_stop is LastStop.CLEAN:
-                missing = len(bloom) - len(exact)
-                lacks = f" It lacks {missing:,} fingerprints, which are requested again."
-                self.notes.append(
-                    f"The exact set {path} was rebuilt from {self.seen_journal.path}.{lacks if missing > 0 else ''}"
-                )
+                sentence = f"The exact set {path} was rebuilt from {self.seen_journal.path}."
+                if (missing := len(bloom) - len(exact)) > 0:
+                    self.warnings.append(
+                        f"{sentence} It lacks {missing:,} fingerprints, which are requested again."
+                    )
+                else:
+                    self.notes.append(sentence)
         return ConfirmedBloomFilter(bloom, exact, self._on_error)
 
     # Files
@@ -350,10 +376,7 @@ class FilterFolder:
         try:
             yield
         except OSError as exc:
-            reason, remedy = folder_fault(self.folder, exc, "another folder in JOBDIR")
-            raise StoreUnavailable(
-                f"The URL filter in {self.folder} cannot be used: {reason}. {remedy}"
-            ) from exc
+            raise StoreUnavailable(job_fault(self.scrapy_file.parent, exc, self.folder)) from exc
 
     def _read(self) -> None:
         """Read how the last run stopped, its snapshot, and the forgotten fingerprints."""

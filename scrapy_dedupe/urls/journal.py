@@ -78,6 +78,8 @@ class Journal:
         self._fd: int | None = None
         self.is_broken = False
         self.size_bytes = 0
+        # Set by open(): bytes that the file had at the last clean stop and lacks now, and bytes removed at its end.
+        self.missing_bytes = self.removed_bytes = 0
         # The size when the file was opened, and the end of the data that is read.
         self._opened_bytes = 0
         self._end: int | None = None
@@ -102,8 +104,8 @@ class Journal:
     def open(self, known_bytes: int | None = None) -> None:
         """Lock the file if it is not locked, check it, and remove an interrupted write at its end.
 
-        If ``known_bytes``, its size at a clean stop, is given, the blocks are not read. Data after that size was never
-        committed and is removed.
+        If ``known_bytes``, its size at a clean stop, is given, the blocks are not read, unless the file is shorter now.
+        Data after that size was never committed and is removed.
         """
         if self._fd is None:
             self.lock()
@@ -116,12 +118,15 @@ class Journal:
             os.fsync(self._fd)
             sync_folder(self.path.parent)
             self.size_bytes = self._opened_bytes = len(self._head)
+            self.missing_bytes = max(0, (known_bytes or 0) - self.size_bytes)
             return
         self._check_head()
         if known_bytes is not None and len(self._head) <= known_bytes <= size:
             end = known_bytes
         else:
             end = max((end for end, _ in self._blocks()), default=len(self._head))
+            self.missing_bytes = max(0, (known_bytes or 0) - end)
+            self.removed_bytes = size - end
         self.size_bytes = self._opened_bytes = end
         if end < size:
             os.ftruncate(self._fd, end)

@@ -323,7 +323,7 @@ def test_a_file_at_fault_leaves_nothing_of_those_beside_it(tmp_path: Path) -> No
     write(tmp_path / "in" / "b.arc", version_block(), capture(block=PAGE + bytes(60 << 20)))
     with pytest.raises(DamagedInput, match=r"a\.arc"):
         convert_all(tmp_path / "in", folder=tmp_path / "out", jobs=2)
-    assert not [path for path in (tmp_path / "out").iterdir() if path.name.startswith(".")]
+    assert not [*(tmp_path / "out").rglob(".*")]
 
 
 def test_names_of_warc_files() -> None:

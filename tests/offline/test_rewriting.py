@@ -437,7 +437,9 @@ def test_a_folder_of_unfinished_work_with_other_files_is_refused(two_files: Path
     notes = tmp_path / "out" / ".dedupe" / "warcrefs" / "notes.txt"
     notes.parent.mkdir(parents=True)
     notes.write_text("of another program\n")
-    with pytest.raises(ArchiveError, match=r"warcrefs has other files, which would be removed"):
+    with pytest.raises(
+        ArchiveError, match=r"warcrefs has other files, such as notes\.txt, which would be removed"
+    ):
         run(two_files, tmp_path / "out")
     assert notes.exists()
 

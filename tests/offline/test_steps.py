@@ -214,7 +214,7 @@ def test_a_work_folder_with_other_files_is_refused_and_not_emptied(
     (folder / "notes" / "manifest.txt").write_text("a manifest of warcsum\n")
     before = snapshot(folder)
     with pytest.raises(
-        ArchiveError, match=r"has other files, such as .*, which would be removed\. Name an empty"
+        ArchiveError, match=r"has other files, such as .*, which would be removed\. Move them"
     ):
         run(folder, work=folder / name, force=force)
     assert snapshot(folder) == before
@@ -235,10 +235,10 @@ def test_a_folder_of_unfinished_work_with_other_files_is_refused(
 
 
 def test_a_folder_for_new_files_with_other_files_is_refused(folder: Path) -> None:
-    new = folder / "out" / ".dedupe" / "warcrefs"
+    new = folder / "out" / ".dedupe"
     new.mkdir(parents=True)
     (new / "notes.txt").write_text("of another program\n")
-    with pytest.raises(ArchiveError, match=r"warcrefs has other files, which would be removed"):
+    with pytest.raises(ArchiveError, match=r"\.dedupe has other files, such as notes\.txt, which would"):
         run(folder, work=folder / "work")
     assert (new / "notes.txt").exists()
 
@@ -275,19 +275,49 @@ def test_unfinished_work_in_the_output_is_not_ignored_with_another_work_folder(
         context.setattr(final_names, "move", die)
         with pytest.raises(Died):
             run(folder)
-    with pytest.raises(ArchiveError, match=r"out/\.dedupe holds other unfinished work\. Repeat that command"):
+    with pytest.raises(
+        ArchiveError, match=r"out/\.dedupe holds other unfinished work: --work was not given\."
+    ):
         run(folder, work=folder / "work")
     assert run(folder).converted == 1
 
 
-@pytest.mark.parametrize("work", ["out/.dedupe", "work"])
-def test_unfinished_work_of_warcrefs_in_the_output_is_not_removed(folder: Path, work: str) -> None:
-    job = folder / "out" / ".dedupe" / "warcrefs" / "job.json"
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("work", [None, "out/.dedupe", "work"])
+@pytest.mark.parametrize(
+    ("unfinished", "command"), [(".dedupe/warcrefs", "warcrefs"), (".restore", "restore")]
+)
+def test_unfinished_work_of_another_command_in_the_output_is_not_removed(
+    folder: Path, unfinished: str, command: str, work: str | None, force: bool
+) -> None:
+    job = folder / "out" / unfinished / "job.json"
     job.parent.mkdir(parents=True)
     job.write_text("{}")
-    with pytest.raises(ArchiveError, match=r"out/\.dedupe/warcrefs holds other unfinished work"):
-        run(folder, work=None if work == "out/.dedupe" else folder / work)
+    before = snapshot(folder)
+    with pytest.raises(
+        ArchiveError, match=rf"out/{unfinished} has unfinished work of {command}\. Repeat that command"
+    ):
+        run(folder, work=None if work is None else folder / work, force=force)
+    assert snapshot(folder) == before
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_dry_run_in_a_folder_with_unfinished_work_of_warcrefs_is_refused(folder: Path, force: bool) -> None:
+    job = folder / "in" / ".dedupe" / "warcrefs" / "job.json"
+    job.parent.mkdir(parents=True)
+    job.write_text("{}")
+    with pytest.raises(ArchiveError, match=r"in/\.dedupe/warcrefs has unfinished work of warcrefs"):
+        run(folder, dry_run=True, work=folder / "in" / ".dedupe", force=force)
     assert job.exists()
+
+
+def test_a_folder_with_unfinished_work_of_another_command_is_not_used_for_the_work(folder: Path) -> None:
+    with work.WorkFolder(folder / "work", command="restore") as other:
+        other.begin(work.Job({}, {}))
+    before = snapshot(folder)
+    with pytest.raises(ArchiveError, match=r"work has unfinished work of restore\. Repeat that command"):
+        run(folder, work=folder / "work", force=True)
+    assert snapshot(folder) == before
 
 
 def test_with_another_work_folder_new_files_are_written_below_the_output(
@@ -297,7 +327,10 @@ def test_with_another_work_folder_new_files_are_written_below_the_output(
         context.setattr(final_names, "move", die)
         with pytest.raises(Died):
             run(folder, work=folder / "work")
-    assert (folder / "out" / ".dedupe" / "warcrefs" / "new" / "a.warc.gz").exists()
+    assert (folder / "out" / ".dedupe" / "new" / "a.warc.gz").exists()
+    for other in (None, folder / "more"):
+        with pytest.raises(ArchiveError, match=r"out/\.dedupe holds .*: (--work was .*/work|.* was)\b"):
+            run(folder, work=other)
     assert run(folder, work=folder / "work").converted == 1
     assert not (folder / "out" / ".dedupe").exists()
     assert sorted(snapshot(folder / "work")) == ["manifest.txt", "report.json"]
@@ -313,14 +346,15 @@ def test_a_work_folder_with_the_output_or_an_input_is_refused(folder: Path, name
     assert snapshot(folder) == before
 
 
-def test_in_place_unfinished_work_of_warcrefs_is_refused(folder: Path) -> None:
+@pytest.mark.parametrize("force", [False, True])
+def test_in_place_unfinished_work_of_warcrefs_is_refused(folder: Path, force: bool) -> None:
     unfinished = folder / "in" / ".dedupe" / "warcrefs"
     unfinished.mkdir(parents=True)
     (unfinished / "job.json").write_text("{}")
     before = snapshot(folder)
     for options in ({}, {"work": folder / "work"}):
-        with pytest.raises(ArchiveError, match="warcrefs holds other unfinished work"):
-            run(folder, in_place=True, **options)
+        with pytest.raises(ArchiveError, match="warcrefs has unfinished work of warcrefs"):
+            run(folder, in_place=True, force=force, **options)
         assert snapshot(folder) == before
 
 

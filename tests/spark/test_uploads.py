@@ -118,7 +118,7 @@ def test_the_same_call_continues_after_a_kill(folder: Path, stride: int) -> None
 def test_a_folder_with_other_files_is_not_used_for_the_work(folder: Path) -> None:
     (folder / "work").mkdir()
     (folder / "work/other").write_bytes(b"kept")
-    with pytest.raises(ArchiveError, match=r"work has other files, such as other, .* Name an empty"):
+    with pytest.raises(ArchiveError, match=r"work has other files, such as other, .* Move them"):
         dedupe(folder)
     assert (folder / "work/other").read_bytes() == b"kept"
     assert not (folder / "out").exists()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ def test_an_output_must_not_exist_and_its_folder_must(tmp_path: Path) -> None:
         check_output(tmp_path, may_exist=True, choices="")
     output.write_text("before")
     check_output(output, may_exist=True, choices="")
-    with parts_folder(output):  # left by a run that was killed at its very end
+    with parts_folder(output, "near"):  # left by a run that was killed at its very end
         os.utime(output.with_name("out.parts") / "lock", (0, 0))
     with pytest.raises(ArchiveError, match=r"out already exists\. Name another output, or replace it\."):
         check_output(output, may_exist=False, choices="or replace it")
@@ -47,20 +48,25 @@ def test_a_job_that_replaces_an_older_output_is_kept_if_the_option_is_forgotten(
     output = tmp_path / "out"
     output.write_text("before")
     os.utime(output, (0, 0))
-    with parts_folder(output) as work:
+    with parts_folder(output, "near") as work:
         (work.path / "1.json").touch()
     with pytest.raises(ArchiveError, match="out already exists"):
         check_output(output, may_exist=False, choices="or replace it with --force")
     assert sorted(path.name for path in work.path.iterdir()) == ["1.json", "lock"]
 
 
-@pytest.mark.parametrize(("opened", "name"), [(parts_folder, "out.parts"), (work_folder, ".out.work")])
+@pytest.mark.parametrize(
+    ("opened", "name"), [(partial(parts_folder, command="near"), "out.parts"), (work_folder, ".out.work")]
+)
 def test_a_folder_with_files_of_others_is_refused_and_kept(tmp_path: Path, opened: Any, name: str) -> None:
     kept = tmp_path / name / "notes.txt"
     kept.parent.mkdir()
     kept.write_text("kept")
     with (
-        pytest.raises(ArchiveError, match=rf"{name} has other files, which would be removed\. Move them"),
+        pytest.raises(
+            ArchiveError,
+            match=rf"{name} has other files, such as notes\.txt, which would be removed\. Move them",
+        ),
         opened(tmp_path / "out"),
     ):
         pass
@@ -69,3 +75,17 @@ def test_a_folder_with_files_of_others_is_refused_and_kept(tmp_path: Path, opene
         check_output(tmp_path / "out", may_exist=False, choices="or replace it")
     assert kept.read_text() == "kept"
     assert [path.name for path in kept.parent.iterdir()] == ["notes.txt"]
+
+
+def test_unfinished_work_of_another_command_is_refused_and_kept(tmp_path: Path) -> None:
+    with parts_folder(tmp_path / "out", "near") as work:
+        (work.path / "1.json").write_text("read")
+    sentence = r"out\.parts has unfinished work of near\. Repeat that command to finish it, or remove .*out\.parts to discard"
+    for _ in range(2):
+        with pytest.raises(ArchiveError, match=sentence), parts_folder(tmp_path / "out", "warcsum"):
+            pass
+    with parts_folder(tmp_path / "out", "near") as work:
+        assert (work.path / "1.json").read_text() == "read"
+        (work.path / "1.json").unlink()
+    with parts_folder(tmp_path / "out", "warcsum") as work:  # nothing is left of the other work
+        work.remove()

@@ -86,6 +86,7 @@ class LocalUrls:
                 logger.info("%s", note)
             for warning in folder.warnings:
                 logger.warning("%s", warning)
+                self._session.counters.inc("dedupe/errors/url")
             if folder.last_stop is LastStop.CUT:
                 logger.warning(
                     "The last run of this job did not end cleanly, and Scrapy's own queue may have lost requests. %d "
