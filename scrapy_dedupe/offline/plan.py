@@ -246,7 +246,7 @@ def read_slice(folder: Path) -> Slice:
             found.changes.append(PlannedChange(offset, length, targets[original]))
         captures = rows("capture", *MeantRecord._fields[:-1], "original")
         for *values, original in sorted(captures, key=itemgetter(0)):
-            found.captures.append(MeantRecord(*values, targets[original]))
+            found.captures.append(MeantRecord._make((*values, targets[original])))
         found.standing.extend(map(Standing._make, rows("standing", *Standing._fields)))
     return found
 

@@ -96,7 +96,9 @@ def test_every_line_is_read_as_it_was(line: ManifestLine) -> None:
 
 
 @settings(
-    max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(30),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(st.data(), st.sampled_from(FORMATS))
 def test_every_file_is_read_as_it_was(tmp_path: Path, data: st.DataObject, form: str) -> None:
