@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, DedupeError, UsageError
 from scrapy_dedupe.stores.base import Source
 from scrapy_dedupe.stores.crawl_index import checked_crawl_id, is_crawl_id
+from scrapy_dedupe.warc.archive_names import is_archive_name
 from scrapy_dedupe.warc.cdxj_reading import CdxCapture, cdxj_lines, read_cdxj
 from scrapy_dedupe.warc.containers import ZIP_MAGIC
 from scrapy_dedupe.warc.manifests import ListedFile, read_manifest
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from scrapy_dedupe.stores.crawl_index import CrawlIndex
     from scrapy_dedupe.warc.sources import ReadableFile
 
-_WARC_NAME = re.compile(r".+\.w?arc(\.gz)?(\.open)?", re.IGNORECASE | re.DOTALL)
 _INDEX_NAME = re.compile(r".+\.cdxj?(\.gz)?", re.IGNORECASE | re.DOTALL)
 _SUFFIXES = re.compile(r"(\.(wacz|w?arc|cdxj?|gz|open))+\Z", re.IGNORECASE)
 _NOT_IN_IDS = re.compile(r"[^A-Za-z0-9._-]+")
@@ -197,7 +197,7 @@ def kind_of(file: ReadableFile) -> str:
     # The lines of an old CDX look like those of an ARC file.
     if _INDEX_NAME.fullmatch(name):
         return "index"
-    if ARC_LINE.fullmatch(line) or _WARC_NAME.fullmatch(name):
+    if ARC_LINE.fullmatch(line) or is_archive_name(name, may_be_open=True):
         return "warc"
     if name.endswith(".json"):
         return "manifest"
@@ -277,7 +277,7 @@ def _files_at(path: Path, *, is_named: bool) -> Iterator[str]:
     elif is_named:
         files = sorted(file for file in path.iterdir() if file.is_file())
         containers = [file for file in files if file.suffix.lower() == WACZ_SUFFIX]
-        for file in containers or [file for file in files if _WARC_NAME.fullmatch(file.name)]:
+        for file in containers or [file for file in files if is_archive_name(file.name, may_be_open=True)]:
             yield _absolute(file)
 
 

@@ -11,7 +11,6 @@ the record before.
 from __future__ import annotations
 
 import os
-import re
 import secrets
 import shutil
 import tempfile
@@ -30,6 +29,7 @@ from scrapy_dedupe.tasks.faults import Faults
 from scrapy_dedupe.tasks.jobs import run_jobs
 from scrapy_dedupe.tasks.progress import NoProgress
 from scrapy_dedupe.tasks.work import size_of
+from scrapy_dedupe.warc.archive_names import is_archive_name, with_warc_suffix
 from scrapy_dedupe.warc.containers import find_files
 from scrapy_dedupe.warc.remote import real_place
 
@@ -48,8 +48,6 @@ _COUNTED: Final = (
     *("records", "unchanged", "converted", "repointed", "restored", "rechunked", "from_arc"),
     *("resolved", "by_digest", "dangling_before", "ambiguous", "sample", "replayed"),
 )
-_ARCHIVE_NAME: Final = re.compile(r".*\.w?arc(\.gz)?", re.IGNORECASE | re.DOTALL)
-_ARC_SUFFIX: Final = re.compile(r"\.arc((?:\.gz)?)\Z", re.IGNORECASE)
 
 Pair = tuple["ReadableFile | None", "ReadableFile | None"]
 """A file before and the file after."""
@@ -208,7 +206,7 @@ def pairs_of(before: Path, after: Path) -> list[Pair]:
 
 
 def _partner(name: str, new: Mapping[str, Path]) -> str:
-    return name if name in new else _ARC_SUFFIX.sub(r".warc\1", name)
+    return name if name in new else with_warc_suffix(name)
 
 
 def files_below(folder: Path) -> dict[str, Path]:
@@ -218,7 +216,7 @@ def files_below(folder: Path) -> dict[str, Path]:
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in names:
             path = Path(place, name)
-            if _ARCHIVE_NAME.fullmatch(name) and path.is_file():
+            if is_archive_name(name) and path.is_file():
                 files[path.relative_to(folder).as_posix()] = path
     return files
 
