@@ -48,12 +48,12 @@ from warc import read_pages
 from warcio.archiveiterator import ArchiveIterator
 
 from scrapy_dedupe.offline.digests import DigestOptions
-from scrapy_dedupe.offline.inputs import find_inputs
 from scrapy_dedupe.offline.manifest import read_lines
 from scrapy_dedupe.offline.places import Places
 from scrapy_dedupe.offline.rewriting import RewriteOptions, rewrite
 from scrapy_dedupe.offline.summing import SumOptions, sum_files
 from scrapy_dedupe.tasks.faults import Faults
+from scrapy_dedupe.tasks.inputs import find_inputs
 from scrapy_dedupe.warc.reading import read_records
 
 if TYPE_CHECKING:

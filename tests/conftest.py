@@ -5,11 +5,13 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import sqlite3
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import crawling
 import pytest
+import unsynced
 from hypothesis import settings as hypothesis_settings
 from servers import RedisCluster, RedisServer
 from webserver import WebServer
@@ -107,9 +109,9 @@ def each_store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture(scope="session", autouse=True)
 def _unsynced() -> Iterator[None]:
-    """No waiting for the disk: most of the time of small files, and only a power cut shows the difference."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda fd: None)
+        patch.setattr(os, "fsync", unsynced.fsync)
+        patch.setattr(sqlite3, "connect", unsynced.connect)
         yield
 
 

@@ -17,11 +17,14 @@ import runpy
 import select
 import signal
 import socket
+import sqlite3
 import sys
 import tempfile
 import warnings
 from importlib import import_module
 from typing import Any
+
+import unsynced
 
 STREAMS = 3
 PACKAGES = (
@@ -70,12 +73,12 @@ def load() -> None:
     from scrapy.core.engine import ExecutionEngine
     from scrapy.settings import default_settings
 
-    from scrapy_dedupe.commands import Command
+    from scrapy_dedupe.commands.command import Command
 
     # Scrapy checks every five seconds whether a crawl is over.
     ExecutionEngine._SLOT_HEARTBEAT_INTERVAL = 0.1
-    # A kill loses nothing that was written, synced or not.
-    os.fsync = lambda fd: None
+    os.fsync = unsynced.fsync
+    sqlite3.connect = unsynced.connect
     if os.environ.get("REACTORLESS"):
         default_settings.TWISTED_REACTOR_ENABLED = False
     # Scrapy finds the command through an entry point, which a checkout on the path alone does not have.

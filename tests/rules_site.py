@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from webserver import WebServer
 
-PAGES = 140
+PAGES = 30
 
 
 def text(number: int, more: str = "") -> str:

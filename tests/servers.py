@@ -8,12 +8,15 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
-from contextlib import contextmanager
+import threading
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import urlsplit
 
 import redis
+from waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,18 +77,17 @@ class RedisServer:
             self._process = subprocess.Popen(
                 [*_server_command(self.port, self.folder), *self._options], stdout=file, stderr=file
             )
-        deadline = time.monotonic() + 240
         with redis.Redis.from_url(self.url) as client:
-            while True:
-                try:
-                    # Another server may have taken the port since.
-                    if Path(client.config_get("dir")["dir"]) == self.folder.resolve():
-                        return
-                except redis.ConnectionError:
-                    pass
-                assert self._process.poll() is None, log.read_text(errors="replace")
-                assert time.monotonic() < deadline, log.read_text(errors="replace")
-                time.sleep(0.02)
+            wait_until(partial(self._answers, client), partial(log.read_text, errors="replace"))
+
+    def _answers(self, client: redis.Redis) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, (self.folder / "server.log").read_text(errors="replace")
+        try:
+            # Another server may have taken the port since.
+            return Path(client.config_get("dir")["dir"]) == self.folder.resolve()
+        except redis.ConnectionError:
+            return False
 
     def stop(self) -> None:
         if self._process is not None:
@@ -106,6 +108,53 @@ class RedisServer:
     def flush(self) -> None:
         with redis.Redis.from_url(self.url) as client:
             client.flushall()
+
+
+class LossyLine:
+    """A way to a server on which an answer can be lost: the connection breaks instead."""
+
+    def __init__(self, url: str) -> None:
+        address = urlsplit(url)
+        self._server = (address.hostname, address.port)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"redis://127.0.0.1:{self._listener.getsockname()[1]}{address.path}"
+        self._is_losing = False
+        self.lost: list[bytes] = []
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # Closing alone does not wake the thread that accepts.
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def lose_next_answer(self) -> None:
+        self._is_losing = True
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            far = socket.create_connection(self._server)
+            threading.Thread(target=self._pass, args=(near, far, False), daemon=True).start()
+            threading.Thread(target=self._pass, args=(far, near, True), daemon=True).start()
+
+    def _pass(self, source: socket.socket, target: socket.socket, is_answer: bool) -> None:
+        with suppress(OSError):
+            while data := source.recv(65_536):
+                if is_answer and self._is_losing:
+                    self._is_losing = False
+                    self.lost.append(data)
+                    break
+                target.sendall(data)
+        for end in (source, target):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
 
 
 class RedisCluster:
@@ -140,8 +189,7 @@ class RedisCluster:
         self._replicas.append(replica)
         self.wait()
         self.ask(replica, "CLUSTER REPLICATE", self.ask(master, "CLUSTER MYID"))
-        while self.ask(replica, "INFO", "replication").get("master_link_status") != "up":
-            time.sleep(0.02)
+        wait_until(lambda: self.ask(replica, "INFO", "replication").get("master_link_status") == "up")
 
     @staticmethod
     def ask(master: RedisServer, *command: str | int | bytes) -> Any:
@@ -150,15 +198,16 @@ class RedisCluster:
 
     def wait(self) -> None:
         """Wait until all masters know that all slots are served."""
-        deadline = time.monotonic() + 240
         nodes = self.masters + self._replicas
-        while True:
-            states = [self.ask(node, "CLUSTER INFO") for node in nodes]
-            known = {state["cluster_known_nodes"] for state in states}
-            if known == {str(len(nodes))} and {state["cluster_state"] for state in states} == {"ok"}:
-                return
-            assert time.monotonic() < deadline, states
-            time.sleep(0.02)
+
+        def states() -> list[Any]:
+            return [self.ask(node, "CLUSTER INFO") for node in nodes]
+
+        def is_known_to_all() -> bool:
+            found = {(state["cluster_known_nodes"], state["cluster_state"]) for state in states()}
+            return found == {(str(len(nodes)), "ok")}
+
+        wait_until(is_known_to_all, states)
 
     def master_of(self, slot: int) -> RedisServer:
         if slot in self._moved:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 import warnings
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from scrapy.dupefilters import RFPDupeFilter
 from scrapy.settings import Settings, default_settings
 from scrapy.utils.misc import build_from_crawler
 from scrapy.utils.test import get_crawler
+from waiting import wait_until
 
 from scrapy_dedupe import Addon, kernel
 from scrapy_dedupe.downloadermiddlewares import ContentDedupeMiddleware, ProvenanceMiddleware
@@ -236,9 +236,7 @@ async def test_a_slow_disk_slows_the_crawl_down(
 
     def slow(self: WarcWriter, records: Any) -> Any:
         # It stands still until the crawl does.
-        deadline = time.monotonic() + 240
-        while not watched.stats.get_value("dedupe/warc/held_back") and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_until(lambda: watched.stats.get_value("dedupe/warc/held_back"))
         sizes.append(worker.pending_bytes)
         return write(self, records)
 

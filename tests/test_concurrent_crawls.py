@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import threading
-import time
 import zipfile
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ import pytest
 from archives import check, records_of
 from crawling import LinkSpider, crawl, crawl_test
 from faults_site import start_crawl
+from waiting import wait_until
 from webserver import Page
 
 from scrapy_dedupe.commands.console import main
@@ -55,12 +55,12 @@ class Other:
     def at_work(self, index: CrawlIndex) -> None:
         """Wait until its two records are in its file, and entered if it is concurrent."""
         assert self._reached.wait(240), self.log.read_text()
-        deadline = time.monotonic() + 240
-        while (info := next(info for info in index.crawls() if info.id == "first")).concurrent:
-            if info.counts.total_urls == 2:
-                break
-            assert time.monotonic() < deadline, self.log.read_text()
-            time.sleep(0.01)
+
+        def is_entered() -> bool:
+            info = next(info for info in index.crawls() if info.id == "first")
+            return not info.concurrent or info.counts.total_urls == 2
+
+        wait_until(is_entered, self.log.read_text)
 
     def finish(self) -> None:
         self._answer.set()

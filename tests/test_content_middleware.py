@@ -21,6 +21,7 @@ from scrapy.utils.defer import maybe_deferred_to_future
 
 from scrapy_dedupe.content import Judge, Page, Verdict
 from scrapy_dedupe.downloadermiddlewares import ContentDedupeMiddleware, DuplicateContent
+from scrapy_dedupe.live.content.pending_texts import PendingTexts
 from scrapy_dedupe.live.responses import utf8_of
 from scrapy_dedupe.signals import content_judged
 from scrapy_dedupe.stores.sqlite_content import SqliteContent
@@ -782,18 +783,26 @@ async def test_a_fault_in_looking_after_pages_keeps_no_copy_waiting(
     assert kinds(again) == {"/0": "unchanged"}
 
 
-class SlowlyRefusingPipeline:
-    async def process_item(self, item: dict[str, str], spider: Any = None) -> dict[str, str]:
-        if item["path"] == "/a":
-            await asyncio.sleep(0.3)
-            raise ValueError("planted")
-        return item
-
-
 @crawl_test
 async def test_a_copy_is_told_new_if_the_first_page_fails_meanwhile(
-    web: WebServer, alone: dict[str, Any]
+    web: WebServer, alone: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    is_waiting = asyncio.Event()
+    outcome = PendingTexts.outcome
+
+    def wait_for_outcome(self: PendingTexts, digest: bytes) -> Any:
+        is_waiting.set()
+        return outcome(self, digest)
+
+    monkeypatch.setattr(PendingTexts, "outcome", wait_for_outcome)
+
+    class RefusingPipeline:
+        async def process_item(self, item: dict[str, str], spider: Any = None) -> dict[str, str]:
+            if item["path"] == "/a":
+                await asyncio.wait_for(is_waiting.wait(), 240)
+                raise ValueError("planted")
+            return item
+
     class OnlyNew(AllAtOnce):
         def parse(self, response: Any, **kwargs: Any) -> Any:
             path = response.url.removeprefix(self.base)
@@ -805,7 +814,8 @@ async def test_a_copy_is_told_new_if_the_first_page_fails_meanwhile(
 
     web.page("/a", LONG)
     web.page("/b", LONG)
-    crawler = await listed(web, alone | {"ITEM_PIPELINES": {SlowlyRefusingPipeline: 300}}, "/a", OnlyNew)
+    crawler = await listed(web, alone | {"ITEM_PIPELINES": {RefusingPipeline: 300}}, "/a", OnlyNew)
+    assert is_waiting.is_set()
     assert kinds(crawler) == {"/a": "unique", "/b": "unique"}
     assert crawler.stats.get_value("item_scraped_count") == 1
     again = await listed(web, alone, "/a /b")

@@ -4,48 +4,53 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
-
 import scrapy_dedupe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 PACKAGE = Path(scrapy_dedupe.__file__).parent
 
 
 @functools.cache
-def nodes() -> dict[Path, list[ast.AST]]:
-    """All nodes of each module; the first one is the module itself."""
-    paths = sorted(PACKAGE.rglob("*.py"))
-    return {path: list(ast.walk(ast.parse(path.read_text(encoding="utf-8")))) for path in paths}
+def sources() -> dict[Path, str]:
+    return {path: path.read_text(encoding="utf-8") for path in sorted(PACKAGE.rglob("*.py"))}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _forgotten() -> Iterator[None]:
-    """Hundreds of megabytes, which would slow down the garbage collection of later tests."""
-    yield
-    nodes.cache_clear()
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(sources()[path])
+
+
+def trees(*words: str) -> Iterator[tuple[Path, ast.Module]]:
+    """The modules that have one of the words anywhere; parsing all of them would take seconds."""
+    for path, source in sources().items():
+        if any(word in source for word in words):
+            yield path, tree_of(path)
+
+
+def imported(nodes: Iterable[ast.AST]) -> set[str]:
+    """The names of what is imported, and of the modules from which it is."""
+    found = [node for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom))]
+    names = {alias.name for node in found for alias in node.names}
+    return names | {getattr(node, "module", None) or "" for node in found}
 
 
 def test_the_reactor_is_never_imported_at_module_level() -> None:
-    for path, (tree, *_) in nodes().items():
-        assert isinstance(tree, ast.Module)
-        for node in tree.body:
-            if isinstance(node, (ast.Import, ast.ImportFrom)):
-                names = [alias.name for alias in node.names] + [getattr(node, "module", "")]
-                assert not any("reactor" in name for name in names if name), path
+    for path, tree in trees("reactor"):
+        assert not any("reactor" in name for name in imported(tree.body)), path
 
 
 def test_settings_are_read_in_one_place() -> None:
-    for path, found in nodes().items():
+    for path, tree in trees("DEDUPE_"):
         if path.parent.name == "settings":
             continue
-        for node in found:
+        for node in ast.walk(tree):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 words = [arg.value for arg in node.args if isinstance(arg, ast.Constant)]
                 is_read = node.func.attr.startswith("get")
@@ -53,17 +58,18 @@ def test_settings_are_read_in_one_place() -> None:
 
 
 def test_nothing_is_pickled() -> None:
-    for path, found in nodes().items():
-        for node in found:
-            if isinstance(node, (ast.Import, ast.ImportFrom)):
-                names = {alias.name for alias in node.names} | {getattr(node, "module", None)}
-                assert not {"pickle", "marshal", "shelve"} & names, path
+    unsafe = {"pickle", "marshal", "shelve"}
+    for path, tree in trees(*unsafe):
+        assert not unsafe & imported(ast.walk(tree)), path
 
 
 def test_a_class_name_is_used_for_one_class() -> None:
     names = Counter(
-        node.name for found in nodes().values() for node in found if isinstance(node, ast.ClassDef)
+        name
+        for source in sources().values()
+        for name in re.findall(r"^\s*class (\w+)[(:]", source, flags=re.MULTILINE)
     )
+    assert len(names) > 100
     assert [name for name, count in names.items() if count > 1] == []
 
 
@@ -86,10 +92,10 @@ def calls_outside_files(names: set[str], arguments: int | None = None) -> set[st
     """Modules outside ``files/`` that call a function with one of these names, and this number of arguments."""
     return {
         str(path.relative_to(PACKAGE))
-        for path, found in nodes().items()
-        for node in found
+        for path, tree in trees(*(f"{name}(" for name in names))
         if path.parent.name != "files"
-        and isinstance(node, ast.Call)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
         and (node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", ""))
         in names
         and (arguments is None or (len(node.args) == arguments and not node.keywords))
@@ -102,14 +108,12 @@ def test_files_are_written_safely_by_one_module() -> None:
     assert calls_outside_files({"replace"}, arguments=1) == set()
     assert calls_outside_files({"rename"}, arguments=1) == MOVE_AWAY
     assert calls_outside_files({"link"}, arguments=2) == set()
-    for path, found in nodes().items():
-        for node in found:
-            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "os":
-                assert node.attr not in {"rename", "replace"}, path
+    for path, source in sources().items():
+        assert not re.search(r"\bos\.(rename|replace)\b", source), path
 
 
 def test_files_are_locked_by_one_module() -> None:
-    for path, found in nodes().items():
-        imported = {alias.name for node in found if isinstance(node, ast.Import) for alias in node.names}
-        assert not {"fcntl", "msvcrt"} & imported or path == PACKAGE / "files" / "locks.py", path
+    modules = {"fcntl", "msvcrt"}
+    having = [path for path, tree in trees(*modules) if modules & imported(ast.walk(tree))]
+    assert having == [PACKAGE / "files" / "locks.py"]
     assert calls_outside_files({"flock", "lockf"}) == set()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +10,7 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse
 from scrapes import LAYERS, samples
+from waiting import wait_until
 
 from scrapy_dedupe.errors import DedupeError
 from scrapy_dedupe.files import whole_file
@@ -123,12 +123,9 @@ def test_the_file_is_written_again_and_again(tmp_path: Path) -> None:
     place.open()
     assert samples(file.read_text())["dedupe_url_seen",] == 3
     source.reading = {("dedupe_url_seen", ""): 4.0}
-    deadline = time.monotonic() + 240
     # It is there at any time, and whole.
-    while samples(file.read_text())["dedupe_url_seen",] == 3 and time.monotonic() < deadline:
-        pass
+    wait_until(lambda: samples(file.read_text())["dedupe_url_seen",] == 4)
     place.close()
-    assert samples(file.read_text())["dedupe_url_seen",] == 4
     assert list(tmp_path.iterdir()) == [file]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sqlite3
+import threading
 import time
 import tomllib
 from contextlib import closing, suppress
@@ -638,10 +639,12 @@ async def test_page_that_was_being_compared_at_a_stop_is_not_lost(
     others = [f"/other?v={number}" for number in range(9)]
     add_site(web, "?v=1", pages=100, lists=others)
 
+    is_stopped = threading.Event()
+
     def other(request: Any) -> Page:
         if web.paths.count(request.path) > 1:
             # The second download, which is still running when the spider stops.
-            time.sleep(0.5)
+            assert is_stopped.wait(240)
         return Page(text(1000 + int(request.path.partition("=")[2])).encode())
 
     class Stopped(LinkSpider):
@@ -650,6 +653,7 @@ async def test_page_that_was_being_compared_at_a_stop_is_not_lost(
         def parse(self, response: Any, **kwargs: Any) -> Any:
             self.received += "/other" in response.url
             if self.received == 2:
+                is_stopped.set()
                 raise CloseSpider("enough")
             return super().parse(response)
 

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from scrapy_dedupe.errors import UsageError
-from scrapy_dedupe.offline.engine import require_engine
-from scrapy_dedupe.offline.inputs import Input, refuse_equal_names, refuse_own_file
+from scrapy_dedupe.stores.duckdb import require_engine
 from scrapy_dedupe.tasks.faults import KEPT, Fault, Faults
+from scrapy_dedupe.tasks.inputs import Input, refuse_equal_names, refuse_own_file
 from scrapy_dedupe.tasks.jobs import job_count, join_workers, run_jobs, thread_count
 from scrapy_dedupe.tasks.outputs import check_output, parts_folder
 from scrapy_dedupe.tasks.progress import NO_PROGRESS, part

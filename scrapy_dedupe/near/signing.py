@@ -46,9 +46,9 @@ from zlib_ng import zlib_ng
 from scrapy_dedupe.content.candidates import Candidates, near_layers
 from scrapy_dedupe.content.pages import PageReading
 from scrapy_dedupe.content.template import TemplateGuard
-from scrapy_dedupe.offline.engine import rows_of
 from scrapy_dedupe.stores.base import SeenText, Signature
 from scrapy_dedupe.stores.content_values import bucket_numbers, equal_bytes
+from scrapy_dedupe.stores.duckdb import rows_of
 
 from .tables import RowsWriter, joining, table_of
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from scrapy_dedupe.errors import ArchiveError
 from scrapy_dedupe.files import whole_file
-from scrapy_dedupe.offline.engine import open_engine, quoted, source
 from scrapy_dedupe.offline.plan import Joins
 from scrapy_dedupe.offline.rows import create_table, insert_rows
+from scrapy_dedupe.stores.duckdb import open_engine, quoted, source
 from scrapy_dedupe.tasks.state import writing
 
 if TYPE_CHECKING:

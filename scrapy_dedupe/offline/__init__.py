@@ -2,17 +2,14 @@
 
 Each step is a function of files and manifests, so that several machines can share the work: `summing` writes a
 manifest of digests, `collisions` compares payloads, `ordering` sorts and splits manifests and chooses originals,
-`rewriting` writes revisits, `verifying` compares both archives, `restoring` reverts the change. `arc_conversion`
-converts ARC files to WARC. `steps` runs all steps of a deduplication.
+`rewriting` writes revisits, `scrapy_dedupe.verification` compares both archives, `restoring` reverts the change.
+`arc_conversion` converts ARC files to WARC. `steps` runs all steps of a deduplication.
 
 Their parts are in these modules:
 
-- input files and names: `inputs`, `places`, `windows`;
-- manifests: `manifest`, `manifest_lines`, `digests`;
-- rows and the plan: `rows`, `row_scan`, `plan`, `plan_lines`, `plan_queries`, `engine`;
+- manifests, and the files that they name: `manifest`, `manifest_lines`, `digests`, `places`;
+- rows and the plan: `rows`, `row_scan`, `plan`, `plan_lines`, `plan_queries`;
 - new records and files: `eligibility`, `revisits`, `reference_changes`, `file_rewriting`, `final_names`;
-- verification, which uses none of the modules that write records: `side_by_side`, `changes`, `record_changes`,
-  `old_files`, `evidence`, `references`;
 - restoration: `restored_files`, `restored_records`.
 """
 
@@ -22,6 +19,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from scrapy_dedupe.verification import verify
+
     from .arc_conversion import convert_arc
     from .collisions import resolve_collisions
     from .manifest import LineWriter, ManifestLine, read_lines
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from .restoring import restore
     from .rewriting import rewrite
     from .summing import sum_files
-    from .verifying import verify
 
 __all__ = [
     "LineWriter",
@@ -59,7 +57,7 @@ _MODULES: Final = {
     "restore": "restoring",
     "rewrite": "rewriting",
     "sum_files": "summing",
-    "verify": "verifying",
+    "verify": ".verification",  # the folder beside this one
 }
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
 from scrapy_dedupe.tasks.faults import Fault, Faults
+from scrapy_dedupe.tasks.inputs import find_inputs, output_names
 from scrapy_dedupe.tasks.progress import NO_PROGRESS, Reached, part
 from scrapy_dedupe.tasks.state import reading
 from scrapy_dedupe.tasks.work import run_tasks, size_of
@@ -31,7 +32,6 @@ from scrapy_dedupe.warc.reading import read_records
 from scrapy_dedupe.warc.remote import shown
 
 from .file_rewriting import RecordFile, remove_parts
-from .inputs import find_inputs, output_names
 from .manifest_lines import is_date
 from .output_folder import held_output
 
@@ -39,14 +39,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path, PurePosixPath
 
+    from scrapy_dedupe.tasks.inputs import Input
     from scrapy_dedupe.tasks.progress import Progress
     from scrapy_dedupe.tasks.work import Advance
     from scrapy_dedupe.warc.arc_records import ConvertedRecord
     from scrapy_dedupe.warc.framing import Damage
     from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.sources import ReadableFile
-
-    from .inputs import Input
 
 
 @dataclass(frozen=True, slots=True)

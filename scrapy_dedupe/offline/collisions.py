@@ -49,12 +49,12 @@ from scrapy_dedupe.offline.manifest import read_lines, write_text
 from scrapy_dedupe.offline.manifest_lines import ManifestLine, file_of, parse_text_line, text_line
 from scrapy_dedupe.offline.ordering import by_cluster, moment, place_key, sorted_rows
 from scrapy_dedupe.offline.ordering import number as numbered
-from scrapy_dedupe.offline.windows import are_same
 from scrapy_dedupe.tasks.progress import NO_PROGRESS, part
 from scrapy_dedupe.tasks.state import StateFolder, reading, writing
 from scrapy_dedupe.tasks.work import WorkFolder
 from scrapy_dedupe.warc.bodies import decoded_pieces, has_more_than_payload, payload_pieces
 from scrapy_dedupe.warc.codings import Undecodable
+from scrapy_dedupe.warc.windows import are_same
 from scrapy_dedupe.warc.zip_members import StoredMember
 
 if TYPE_CHECKING:

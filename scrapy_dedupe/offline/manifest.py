@@ -30,7 +30,6 @@ from typing import IO, TYPE_CHECKING, Final, cast
 
 from scrapy_dedupe.errors import DamagedInput, UsageError
 from scrapy_dedupe.files import whole_file
-from scrapy_dedupe.offline.engine import CSV_BUFFER_BYTES, open_engine, quoted, rows_of, source
 from scrapy_dedupe.offline.manifest_lines import (
     COLUMNS,
     MAX_LINE_BYTES,
@@ -43,6 +42,7 @@ from scrapy_dedupe.offline.manifest_lines import (
     text_line,
 )
 from scrapy_dedupe.offline.rows import refused
+from scrapy_dedupe.stores.duckdb import CSV_BUFFER_BYTES, open_engine, quoted, rows_of, source
 from scrapy_dedupe.tasks.faults import Faults
 from scrapy_dedupe.tasks.outputs import check_output, work_folder
 from scrapy_dedupe.tasks.state import reading, writing

@@ -11,10 +11,9 @@ from __future__ import annotations
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
+from scrapy_dedupe.tasks.inputs import STATE_FOLDER
 from scrapy_dedupe.tasks.state import LOCK, StateFolder
 from scrapy_dedupe.tasks.work import JOB, unfinished_work
-
-from .inputs import STATE_FOLDER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -26,7 +26,6 @@ from urllib.parse import quote, unquote
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, DedupeError, UsageError
 from scrapy_dedupe.offline.reference_changes import date_key
-from scrapy_dedupe.offline.windows import HeldFile, WindowedFile
 from scrapy_dedupe.warc.framing import arc_values
 from scrapy_dedupe.warc.reading import bare_uri, read_record
 from scrapy_dedupe.warc.remote import (
@@ -40,6 +39,7 @@ from scrapy_dedupe.warc.remote import (
 )
 from scrapy_dedupe.warc.remote_ranges import HELD_BYTES, FileRange, is_remote
 from scrapy_dedupe.warc.sources import GZIP_MAGIC, begins_record
+from scrapy_dedupe.warc.windows import HeldFile, WindowedFile
 from scrapy_dedupe.warc.zip_members import ZipDirectory
 
 if TYPE_CHECKING:

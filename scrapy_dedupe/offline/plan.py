@@ -34,7 +34,6 @@ from scrapy_dedupe.errors import ArchiveError, DamagedInput
 from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.offline import plan_queries as queries
 from scrapy_dedupe.offline.eligibility import Savings, add_up
-from scrapy_dedupe.offline.engine import open_engine, quoted, rows_of, source
 from scrapy_dedupe.offline.manifest import ManifestLine
 from scrapy_dedupe.offline.plan_lines import LINES_FILE, bytes_text, view_rows
 from scrapy_dedupe.offline.reference_changes import MeantRecord, Standing
@@ -49,6 +48,7 @@ from scrapy_dedupe.offline.rows import (
     insert_rows,
     refused,
 )
+from scrapy_dedupe.stores.duckdb import open_engine, quoted, rows_of, source
 from scrapy_dedupe.tasks.faults import Faults
 from scrapy_dedupe.tasks.jobs import join_workers
 from scrapy_dedupe.tasks.progress import NO_PROGRESS

@@ -35,7 +35,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from scrapy_dedupe.errors import UsageError
 from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.offline.collisions import CollisionCounts
-from scrapy_dedupe.offline.engine import checked, open_engine, rows_of, source
 from scrapy_dedupe.offline.manifest import LineWriter, ManifestLine
 from scrapy_dedupe.offline.reference_changes import digest_key
 from scrapy_dedupe.offline.rows import (
@@ -46,6 +45,7 @@ from scrapy_dedupe.offline.rows import (
     insert_rows,
     refused,
 )
+from scrapy_dedupe.stores.duckdb import checked, open_engine, rows_of, source
 from scrapy_dedupe.tasks.state import writing
 
 if TYPE_CHECKING:

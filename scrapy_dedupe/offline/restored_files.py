@@ -46,20 +46,20 @@ from scrapy_dedupe.offline.restored_records import (
     restored_record,
 )
 from scrapy_dedupe.offline.revisits import record_bytes
-from scrapy_dedupe.offline.windows import HeldFile, WindowedFile
 from scrapy_dedupe.tasks.progress import part
 from scrapy_dedupe.tasks.state import reading, writing
 from scrapy_dedupe.warc.framing import is_compressed, open_block
 from scrapy_dedupe.warc.raw_heads import raw_head
 from scrapy_dedupe.warc.reading import read_record, read_records
 from scrapy_dedupe.warc.references import CaptureTable, is_unmodified, reference_of
+from scrapy_dedupe.warc.windows import HeldFile, WindowedFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from scrapy_dedupe.offline.inputs import Input
     from scrapy_dedupe.tasks.faults import Faults
+    from scrapy_dedupe.tasks.inputs import Input
     from scrapy_dedupe.tasks.progress import Progress
     from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.references import FiledCapture, Reference

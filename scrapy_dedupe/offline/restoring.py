@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
 from scrapy_dedupe.offline import final_names
-from scrapy_dedupe.offline.inputs import find_inputs, output_names, refuse_own_folder
 from scrapy_dedupe.offline.output_folder import RESTORE_FOLDER, held_output
 from scrapy_dedupe.offline.restored_files import (
     OriginalsTask,
@@ -42,19 +41,20 @@ from scrapy_dedupe.offline.restored_files import (
     search,
     write_output,
 )
-from scrapy_dedupe.offline.verifying import DEFAULT_SAMPLE, verify
 from scrapy_dedupe.tasks.faults import Fault, Faults
+from scrapy_dedupe.tasks.inputs import find_inputs, output_names, refuse_own_folder
 from scrapy_dedupe.tasks.jobs import run_jobs
 from scrapy_dedupe.tasks.outputs import refuse_other_files
 from scrapy_dedupe.tasks.progress import part
 from scrapy_dedupe.tasks.state import LOCK, writing
 from scrapy_dedupe.tasks.work import JOB, Job, WorkFolder, facts_of
+from scrapy_dedupe.verification import DEFAULT_SAMPLE, verify
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable, Mapping, Sequence
 
-    from scrapy_dedupe.offline.inputs import Input
+    from scrapy_dedupe.tasks.inputs import Input
     from scrapy_dedupe.tasks.progress import Progress
 
 AnyTask = TypeVar("AnyTask", OriginalsTask, Output)

@@ -8,7 +8,7 @@ This is one job in a work folder (`tasks.work`), which continues after a kill: `
 3. ``slices/file=N/``, ``plan.json``: the changes to file N, and their counts (`plan`);
 4. ``new/NAME``, ``done/N.json``: the new files, and the number of changes to each (`file_rewriting`);
 5. ``verified.json``: the report, after the new files have been compared with the old files, or with facts about them
-   (`verifying`), and the names of the files that change;
+   (`verification`), and the names of the files that change;
 6. the new files are moved to their final names, or replace the old ones (``in_place``).
 
 If the verification finds a difference, no file gets its final name. While files are replaced in place, every mixture of old
@@ -31,21 +31,21 @@ from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
 from scrapy_dedupe.offline.eligibility import Eligibility, Savings
 from scrapy_dedupe.offline.file_rewriting import RewriteTask, rewrite_file
 from scrapy_dedupe.offline.final_names import NewFiles, refuse_unwritable
-from scrapy_dedupe.offline.inputs import output_names
-from scrapy_dedupe.offline.old_files import RowFacts
 from scrapy_dedupe.offline.output_folder import WARCREFS_FOLDER, held_output
 from scrapy_dedupe.offline.plan import PlanTask, make_plan, slice_folder
 from scrapy_dedupe.offline.plan_lines import write_lines
 from scrapy_dedupe.offline.restored_records import is_own_revisit
 from scrapy_dedupe.offline.row_scan import make_rows
 from scrapy_dedupe.offline.rows import SECOND, RowsTask
-from scrapy_dedupe.offline.verifying import DEFAULT_SAMPLE, Verification, verify
 from scrapy_dedupe.tasks.faults import Fault, Faults
+from scrapy_dedupe.tasks.inputs import output_names
 from scrapy_dedupe.tasks.jobs import kept_processes
 from scrapy_dedupe.tasks.outputs import refuse_other_files, work_folder
 from scrapy_dedupe.tasks.progress import NO_PROGRESS
 from scrapy_dedupe.tasks.state import LOCK, reading
 from scrapy_dedupe.tasks.work import JOB, WorkFolder, size_of
+from scrapy_dedupe.verification import DEFAULT_SAMPLE, Verification, verify
+from scrapy_dedupe.verification.old_files import RowFacts
 from scrapy_dedupe.warc.reading import read_records
 
 if TYPE_CHECKING:

@@ -27,7 +27,6 @@ from scrapy_dedupe.offline.revisits import (
     could_be_written,
 )
 from scrapy_dedupe.offline.rows import RecordRow, RowsTask, write_rows
-from scrapy_dedupe.offline.windows import WindowedFile
 from scrapy_dedupe.tasks.faults import Faults
 from scrapy_dedupe.tasks.state import reading
 from scrapy_dedupe.warc.bodies import (
@@ -43,6 +42,7 @@ from scrapy_dedupe.warc.framing import is_compressed
 from scrapy_dedupe.warc.raw_heads import RawHead, UsualHead, raw_head, stored_uri, usual_head
 from scrapy_dedupe.warc.reading import says_http, stored_record
 from scrapy_dedupe.warc.records import can_be_referred_to
+from scrapy_dedupe.warc.windows import WindowedFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -57,7 +57,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from scrapy_dedupe.errors import ArchiveError
 from scrapy_dedupe.files import whole_file
-from scrapy_dedupe.offline.engine import open_engine, quoted
+from scrapy_dedupe.stores.duckdb import open_engine, quoted
 from scrapy_dedupe.tasks.state import writing
 
 if TYPE_CHECKING:

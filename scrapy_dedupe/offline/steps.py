@@ -24,7 +24,9 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from scrapy_dedupe.errors import ArchiveError, UsageError
+from scrapy_dedupe.stores.duckdb import require_engine
 from scrapy_dedupe.tasks.faults import Fault
+from scrapy_dedupe.tasks.inputs import STATE_FOLDER, Input, output_names, refuse_equal_names
 from scrapy_dedupe.tasks.jobs import kept_processes
 from scrapy_dedupe.tasks.outputs import refuse_other_files, work_folder
 from scrapy_dedupe.tasks.progress import NO_PROGRESS, part
@@ -36,9 +38,7 @@ from scrapy_dedupe.warc.remote import real_place
 
 from .arc_conversion import ConversionOptions, convert_arc
 from .collisions import number_clusters
-from .engine import require_engine
 from .final_names import NewFiles, refuse_unwritable
-from .inputs import STATE_FOLDER, Input, output_names, refuse_equal_names
 from .manifest import read_lines
 from .output_folder import NESTED, refuse_nested_work, refuse_other_work
 from .places import Places

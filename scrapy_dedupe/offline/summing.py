@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from scrapy_dedupe.errors import ArchiveError, DedupeError, UsageError
 from scrapy_dedupe.files.whole_file import put_in_free_place, put_in_place
 from scrapy_dedupe.tasks.faults import Fault, Faults
+from scrapy_dedupe.tasks.inputs import refuse_equal_names, refuse_own_file
 from scrapy_dedupe.tasks.outputs import check_output, parts_folder
 from scrapy_dedupe.tasks.progress import NoProgress
 from scrapy_dedupe.tasks.state import LOCK, writing
@@ -22,18 +23,16 @@ from scrapy_dedupe.tasks.work import OutputTask
 from scrapy_dedupe.warc.remote import real_place
 
 from .digests import Digester, DigestOptions, FileSums
-from .inputs import refuse_equal_names, refuse_own_file
 from .manifest import LineWriter, format_of, read_lines, write_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from scrapy_dedupe.tasks.inputs import Input
     from scrapy_dedupe.tasks.jobs import Jobs
     from scrapy_dedupe.tasks.progress import Progress
     from scrapy_dedupe.tasks.work import Advance, WorkFolder
-
-    from .inputs import Input
 
 COLUMNS = 6
 

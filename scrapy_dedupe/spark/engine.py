@@ -11,10 +11,10 @@ from scrapy_dedupe.offline.rewriting import RewriteOptions
 from scrapy_dedupe.offline.rewriting import rewrite as rewrite_files
 from scrapy_dedupe.offline.steps import StepOptions, run_steps
 from scrapy_dedupe.offline.summing import SumOptions, sum_files
-from scrapy_dedupe.offline.verifying import verify as verify_pairs
 from scrapy_dedupe.tasks.faults import Faults
 from scrapy_dedupe.tasks.outputs import check_output, left_folder
 from scrapy_dedupe.tasks.progress import NoProgress
+from scrapy_dedupe.verification import verify as verify_pairs
 
 from .uploads import dedupe_to_url
 from .workers import SparkWorkers
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
     from scrapy_dedupe.near import NearCopies, NearJobOptions
     from scrapy_dedupe.offline.collisions import CollisionCounts
-    from scrapy_dedupe.offline.inputs import Input
     from scrapy_dedupe.offline.manifest import ManifestLine
     from scrapy_dedupe.offline.places import Places
     from scrapy_dedupe.offline.rewriting import Rewritten
     from scrapy_dedupe.offline.steps import Deduped
     from scrapy_dedupe.offline.summing import Sums
-    from scrapy_dedupe.offline.verifying import Pair, Verification
+    from scrapy_dedupe.tasks.inputs import Input
+    from scrapy_dedupe.verification import Pair, Verification
 
 
 def sums(
@@ -87,7 +87,7 @@ def rewrite(
 
 
 def verify(session: Any, pairs: Sequence[Pair], *, work: Path, **others: Any) -> Verification:
-    """Compare files before and after, as `verifying.verify` does; *others* are its keyword arguments."""
+    """Compare files before and after, as `verification.verify` does; *others* are its keyword arguments."""
     return verify_pairs(pairs, work=work, jobs=SparkWorkers(session), **others)
 
 

@@ -16,9 +16,9 @@ from urllib.parse import unquote, urlsplit
 
 from scrapy_dedupe.errors import ArchiveError
 from scrapy_dedupe.files import whole_file
-from scrapy_dedupe.offline.engine import open_engine, rows_of, source
 from scrapy_dedupe.offline.plan import SIZES, size_of
 from scrapy_dedupe.offline.rows import COLUMNS, PURPOSE
+from scrapy_dedupe.stores.duckdb import open_engine, rows_of, source
 from scrapy_dedupe.tasks.state import writing
 
 if TYPE_CHECKING:

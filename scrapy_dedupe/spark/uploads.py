@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from scrapy_dedupe.errors import ArchiveError, DedupeError, SettingError, UsageError
-from scrapy_dedupe.offline.inputs import STATE_FOLDER
 from scrapy_dedupe.offline.steps import MANIFEST, REPORT, Deduped, refuse_files_in, run_steps
+from scrapy_dedupe.tasks.inputs import STATE_FOLDER
 from scrapy_dedupe.tasks.jobs import run_jobs
 from scrapy_dedupe.tasks.progress import part
 from scrapy_dedupe.tasks.state import LOCK, StateFolder, reading, writing
@@ -38,9 +38,9 @@ from scrapy_dedupe.warc.remote import shown
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from scrapy_dedupe.offline.inputs import Input
     from scrapy_dedupe.offline.steps import StepOptions
     from scrapy_dedupe.tasks.faults import Faults
+    from scrapy_dedupe.tasks.inputs import Input
     from scrapy_dedupe.tasks.progress import Progress
 
 _OUTPUT: Final = "output"

@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from offline.planted import SITE, Copy, Planting, text
 from programs import run_program
 from scrapy.commands import ScrapyHelpFormatter
 from scrapy.settings import Settings
 
 from scrapy_dedupe import __version__
-from scrapy_dedupe.commands import Command, verbs
+from scrapy_dedupe.commands import verbs
+from scrapy_dedupe.commands.command import Command
 from scrapy_dedupe.stores import open_store
 
 if TYPE_CHECKING:
@@ -168,7 +170,7 @@ def test_no_line_of_the_help_becomes_a_heading(monkeypatch: pytest.MonkeyPatch, 
 
 def test_the_command_does_not_slow_down_other_scrapy_calls() -> None:
     program = (
-        "import sys, scrapy.commands; before = set(sys.modules); import scrapy_dedupe.commands;"
+        "import sys, scrapy.commands; before = set(sys.modules); import scrapy_dedupe.commands.command;"
         " print(*sorted(set(sys.modules) - before))"
     )
     done = subprocess.run(
@@ -178,7 +180,47 @@ def test_the_command_does_not_slow_down_other_scrapy_calls() -> None:
         text=True,
         check=True,
     )
-    assert done.stdout.split() == ["scrapy_dedupe", "scrapy_dedupe.commands"]
+    assert done.stdout.split() == [
+        "scrapy_dedupe",
+        "scrapy_dedupe.commands",
+        "scrapy_dedupe.commands.command",
+    ]
+
+
+def test_the_tools_for_warc_files_do_not_import_scrapy(tmp_path: Path) -> None:
+    planting = Planting()
+    planting.file("a.warc.gz")
+    for number in range(2):
+        fate = Copy("page-0") if number else None
+        planting.exchange("a.warc.gz", f"page-{number}", f"{SITE}/page", text("page", 5_000), fate=fate)
+    planting.write(tmp_path / "in")
+    program = (
+        "import sys; sys.modules['scrapy'] = sys.modules['twisted'] = None\n"
+        "from scrapy_dedupe.commands.console import main\n"
+        "codes = [main(line.split()) for line in sys.stdin]\n"
+        "sys.exit(max(codes))"
+    )
+    verbs = [
+        "dedupe in -o out",
+        "verify in out",
+        "restore out -o back",
+        "warcsum in -o sums",
+        "warccollres sums -o compared",
+        "warcsumproc compared -o numbered",
+        "warcrefs numbered -o referred",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        input="\n".join(verbs),
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stderr == ""
+    assert done.returncode == 0
+    assert "now revisits        1\n" in done.stdout
 
 
 @pytest.mark.parametrize(("words", "loaded"), [(["--help"], []), (["urls", "stats", "--help"], ["verbs"])])

@@ -7,13 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from passages.raw_archives import response
 from programs import run_program
+from waiting import wait_until
 
 from scrapy_dedupe.commands.passages.index import BLOTTERS, TOKENISERS
 from scrapy_dedupe.passages import PassageIndex
@@ -360,9 +360,7 @@ def test_ctrl_c_leaves_the_index_as_it_was(tmp_path: Path) -> None:
     # More than a batch, so that the work has begun.
     program.stdin.write(lines * ((3 << 20) // len(lines)))
     program.stdin.flush()
-    deadline = time.monotonic() + 240
-    while not (root / "lock").read_text() and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until((root / "lock").read_text)
     program.send_signal(signal.SIGINT)
     _, told = program.communicate(timeout=240)
     assert program.returncode == -signal.SIGINT

@@ -6,7 +6,6 @@ import io
 import json
 import shutil
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from programs import run_program
 from scrapy import Request, version_info
 from scrapy.dupefilters import RFPDupeFilter
 from scrapy.utils.request import fingerprint
+from waiting import wait_until
 
 from scrapy_dedupe.dupefilters import BloomDupeFilter
 from scrapy_dedupe.reports.wording import size
@@ -171,11 +171,8 @@ def test_after_a_kill_the_cut_state_is_asked_exported_and_filled_and_stays_cut(
     where = ("--jobdir", str(job))
     try:
         assert hold.is_reached(process)
-        deadline = time.monotonic() + 240
         done = job / "dedupe" / "urls" / "urls.done"
-        while fingerprint(Request(web.url("/0"))) not in done.read_bytes():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda: fingerprint(Request(web.url("/0"))) in done.read_bytes())
         running = call("urls", "stats", *where)
         assert (running.code, running.out) == (3, "")
         assert "in use by another process" in running.err

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from archives import check, records_of
 from faults_site import Hold, start_crawl
+from waiting import wait_until
 
 from scrapy_dedupe.crawls import CrawlIndex, open_index
 from scrapy_dedupe.crawls.entries import RevisitRules
@@ -481,10 +481,8 @@ def test_salvage_makes_the_folder_of_a_killed_crawl_whole(
     process = start_crawl(settings, web.url("/0"))
     folder, store_url = tmp_path / "warcs", settings["DEDUPE_STORE_URL"]
     is_half_way = hold.is_reached(process)
-    deadline = time.monotonic() + 240
-    while is_half_way and not sum(path.stat().st_size for path in folder.glob("*.open")):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    if is_half_way:
+        wait_until(lambda: sum(path.stat().st_size for path in folder.glob("*.open")))
     process.kill()
     _, log = process.communicate()
     hold.end()

@@ -7,13 +7,13 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from listed_archives import WEAK, ListedFile, in_ranges
 from programs import run_program
+from waiting import wait_until
 from webserver import WebServer
 
 from scrapy_dedupe.offline import collisions
@@ -304,12 +304,7 @@ def test_a_kill_leaves_nothing_under_the_final_name(
         cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
     )  # fmt: skip
     try:
-        for _ in range(5_000):
-            if any(name == ".out.work" for name in names(tmp_path)):
-                break
-            time.sleep(0.05)
-        else:
-            pytest.fail("the work did not begin")
+        wait_until((tmp_path / ".out.work").exists)
     finally:
         program.send_signal(signal.SIGKILL)
         program.communicate()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.offline.evidence import algorithms_of
-from scrapy_dedupe.offline.old_files import OldRecord, stored_digest
-from scrapy_dedupe.offline.windows import WindowedFile
+from scrapy_dedupe.verification.evidence import algorithms_of
+from scrapy_dedupe.verification.old_files import OldRecord, stored_digest
 from scrapy_dedupe.warc.bodies import hashed_records
 from scrapy_dedupe.warc.framing import open_head
+from scrapy_dedupe.warc.windows import WindowedFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -22,6 +22,7 @@ import uuid
 import zlib
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -110,6 +111,7 @@ def record_id(label: str) -> bytes:
     return b"<urn:uuid:%s>" % str(uuid.uuid5(uuid.NAMESPACE_OID, label)).encode()
 
 
+@cache
 def text(seed: str, size: int) -> bytes:
     """Words of *size* bytes, always the same for a seed."""
     rng = random.Random(seed)

@@ -14,9 +14,9 @@ from scrapy_dedupe.offline import collisions, ordering, places
 from scrapy_dedupe.offline.collisions import CollisionCounts, resolve_collisions
 from scrapy_dedupe.offline.ordering import by_cluster
 from scrapy_dedupe.offline.places import Places
-from scrapy_dedupe.offline.windows import are_same
 from scrapy_dedupe.tasks.faults import Faults
 from scrapy_dedupe.warc import reading
+from scrapy_dedupe.warc.windows import are_same
 
 OTHER = "md5:" + "cd" * 16
 

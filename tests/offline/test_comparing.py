@@ -7,15 +7,15 @@ import pytest
 from offline.planted import SITE, Planting, text
 
 from scrapy_dedupe.errors import DamagedInput
-from scrapy_dedupe.offline import windows
 from scrapy_dedupe.offline.collisions import number_clusters
-from scrapy_dedupe.offline.inputs import find_inputs
 from scrapy_dedupe.offline.manifest import LineWriter, read_lines
 from scrapy_dedupe.offline.places import Places
 from scrapy_dedupe.offline.summing import sum_files
 from scrapy_dedupe.tasks.faults import Faults
+from scrapy_dedupe.tasks.inputs import find_inputs
 from scrapy_dedupe.tasks.progress import NoProgress
 from scrapy_dedupe.tasks.state import StateFolder
+from scrapy_dedupe.warc import windows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+from itertools import product
 from typing import TYPE_CHECKING
 
 import pytest
@@ -149,7 +150,14 @@ def test_the_first_fault_ends_a_deduplication_and_nothing_is_in_the_output(broke
     assert after == before
 
 
-@pytest.mark.parametrize("in_place", [False, True], ids=["elsewhere", "in place"])
+@pytest.mark.parametrize(
+    ("broken", "in_place"),
+    sampled(
+        product(DAMAGES, (False, True)),
+        [*product(DAMAGES, [False]), ("flipped byte", True), ("wrong length", True)],
+    ),
+    indirect=["broken"],
+)
 def test_a_deduplication_that_is_to_go_on_converts_good_copies_and_keeps_every_bad_byte(
     broken: Broken, in_place: bool
 ) -> None:

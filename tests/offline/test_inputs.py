@@ -8,8 +8,8 @@ import pytest
 from offline.calling import call
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
-from scrapy_dedupe.offline.inputs import find_inputs, left_out, refuse_own_folder, relative_to
 from scrapy_dedupe.tasks.faults import Faults
+from scrapy_dedupe.tasks.inputs import find_inputs, left_out, refuse_own_folder, relative_to
 
 RECORD = b"WARC/1.1\r\nWARC-Type: warcinfo\r\nContent-Length: 0\r\n\r\n\r\n\r\n"
 

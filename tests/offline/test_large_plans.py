@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from scrapy_dedupe.errors import ArchiveError
-from scrapy_dedupe.offline import engine
 from scrapy_dedupe.offline.eligibility import Eligibility
-from scrapy_dedupe.offline.engine import open_engine, quoted, source
 from scrapy_dedupe.offline.manifest import read_lines
 from scrapy_dedupe.offline.ordering import moment
 from scrapy_dedupe.offline.places import Places
@@ -19,6 +17,8 @@ from scrapy_dedupe.offline.plan import PlanTask, make_plan, read_slice, slice_fo
 from scrapy_dedupe.offline.plan_lines import list_lines, list_rows, number_rows
 from scrapy_dedupe.offline.reference_changes import date_key
 from scrapy_dedupe.offline.rows import RecordRow, write_rows
+from scrapy_dedupe.stores import duckdb as engine
+from scrapy_dedupe.stores.duckdb import open_engine, quoted, source
 from scrapy_dedupe.tasks.faults import Faults
 
 if TYPE_CHECKING:

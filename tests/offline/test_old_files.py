@@ -9,12 +9,12 @@ import pytest
 from offline.archive_pairs import Archive, archive, deduplicated
 from offline.old_facts import old_records
 
-from scrapy_dedupe.offline.evidence import algorithms_of
-from scrapy_dedupe.offline.old_files import OldFile
-from scrapy_dedupe.offline.side_by_side import KeysAhead, key_of
-from scrapy_dedupe.offline.windows import WindowedFile
+from scrapy_dedupe.verification.evidence import algorithms_of
+from scrapy_dedupe.verification.old_files import OldFile
+from scrapy_dedupe.verification.side_by_side import KeysAhead, key_of
 from scrapy_dedupe.warc.bodies import payload_digests
 from scrapy_dedupe.warc.reading import read_records
+from scrapy_dedupe.warc.windows import WindowedFile
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,13 +11,13 @@ from offline.test_rewriting import manifest
 
 from scrapy_dedupe.errors import ArchiveError
 from scrapy_dedupe.offline.arc_conversion import ConversionOptions, convert_files
-from scrapy_dedupe.offline.inputs import find_inputs
 from scrapy_dedupe.offline.output_folder import held_output
 from scrapy_dedupe.offline.places import Places
 from scrapy_dedupe.offline.restoring import RestoreOptions, restore
 from scrapy_dedupe.offline.rewriting import rewrite
 from scrapy_dedupe.offline.steps import StepOptions, run_steps
 from scrapy_dedupe.tasks.faults import Faults
+from scrapy_dedupe.tasks.inputs import find_inputs
 from scrapy_dedupe.tasks.progress import NoProgress
 from scrapy_dedupe.tasks.work import Job, WorkFolder
 

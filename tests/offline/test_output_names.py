@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 import pytest
 
 from scrapy_dedupe.errors import ArchiveError
-from scrapy_dedupe.offline.inputs import output_names
+from scrapy_dedupe.tasks.inputs import output_names
 
 
 @pytest.mark.parametrize(

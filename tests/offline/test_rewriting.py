@@ -518,13 +518,6 @@ def test_manifests_without_numbers_or_of_decoded_payloads_are_refused(
     assert not (tmp_path / "out").exists()
 
 
-def test_several_processes_write_the_same_bytes(two_files: Path, tmp_path: Path) -> None:
-    run(two_files, tmp_path / "one")
-    run(two_files, tmp_path / "two", jobs=2)
-
-    assert (tmp_path / "one" / "b.warc.gz").read_bytes() == (tmp_path / "two" / "b.warc.gz").read_bytes()
-
-
 def bytes_read() -> int:
     """The bytes that this process has read so far, also in copies by the kernel."""
     values = dict(line.split(": ") for line in PROCESS_IO.read_text().splitlines())

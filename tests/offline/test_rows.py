@@ -7,6 +7,7 @@ import hashlib
 import random
 import resource
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import duckdb
@@ -14,16 +15,18 @@ import pytest
 from offline.garden import garden
 from offline.old_facts import old_records
 from offline.planted import SITE, Planting, record_id, text
+from sampling import sampled
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
 from scrapy_dedupe.offline import rows as rows_module
 from scrapy_dedupe.offline.eligibility import Eligibility
-from scrapy_dedupe.offline.old_files import RowFacts
 from scrapy_dedupe.offline.row_scan import RowScan, make_rows
 from scrapy_dedupe.offline.rows import COLUMNS, RecordRow, RowsTask, write_rows
+from scrapy_dedupe.stores.duckdb import MEMORY_LIMIT, open_engine
 from scrapy_dedupe.tasks.faults import Faults
 from scrapy_dedupe.tasks.progress import NO_PROGRESS
 from scrapy_dedupe.tasks.work import WorkFolder
+from scrapy_dedupe.verification.old_files import RowFacts
 from scrapy_dedupe.warc import framing
 
 if TYPE_CHECKING:
@@ -110,18 +113,30 @@ def test_rows_of_another_version_are_made_again(file: Path, monkeypatch: pytest.
         assert tasks[0].target.stat().st_ino != before
 
 
-def test_rows_that_need_more_than_the_memory_of_the_engine_are_written_in_order(tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
+@pytest.mark.parametrize(
+    ("count", "memory_limit"), sampled([(45_000, "48MB"), (150_000, MEMORY_LIMIT)], [(45_000, "48MB")])
+)
+def test_rows_that_need_more_than_the_memory_of_the_engine_are_written_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, memory_limit: str
+) -> None:
+    monkeypatch.setattr(rows_module, "open_engine", partial(open_engine, memory_limit=memory_limit))
     values = random.Random(1)
-    rows = (
-        RecordRow(
-            number, 1, "response", stored=values.randbytes(32), start=values.randbytes(100) + bytes(1_000)
-        )
-        for number in range(150_000)
-    )
-    write_rows(path, rows)
+    most_bytes = 0
+
+    def rows() -> Iterator[RecordRow]:
+        nonlocal most_bytes
+        for number in range(count):
+            if number % 5_000 == 0:
+                most_bytes = max(most_bytes, sum(path.stat().st_size for path in tmp_path.rglob("*.tmp")))
+            yield RecordRow(
+                number, 1, "response", stored=values.randbytes(32), start=values.randbytes(100) + bytes(1_000)
+            )
+
+    path = tmp_path / "a.parquet"
+    write_rows(path, rows())
+    assert most_bytes > 1_000_000, "some data was moved to files"
     found = duckdb.connect().execute(f"SELECT \"offset\" FROM read_parquet('{path}')").fetchnumpy()
-    assert found["offset"].tolist() == list(range(150_000))
+    assert found["offset"].tolist() == list(range(count))
 
 
 def test_a_full_disk_is_reported_in_words(file: Path) -> None:

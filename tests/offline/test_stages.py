@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -252,23 +253,24 @@ def test_a_uri_and_a_digest_lead_where_only_another_payload_has_the_uri_and_seco
     restored(p, tmp_path)
 
 
-@pytest.mark.parametrize("names", [("id",), ("uri", "date"), ("id", "uri", "date"), ("uri",)], ids=str)
-@pytest.mark.parametrize("status", [404, 200])
-def test_a_page_stays_whose_moment_another_capture_has_in_chunks(
-    tmp_path: Path, names: tuple[str, ...], status: int
-) -> None:
+def test_a_page_stays_whose_moment_another_capture_has_in_chunks(tmp_path: Path) -> None:
     p = Planting()
     p.file("a.warc")
-    p.exchange("a.warc", "first", f"{SITE}/1", PAGE, date="2020-01-01T00:00:01Z")
-    p.exchange(
-        "a.warc", "chunked", f"{SITE}/2", PAGE, date=MOMENT, status=status, chunked=True, method="POST"
-    )
-    copy = p.exchange("a.warc", "whole", f"{SITE}/2", PAGE, date=MOMENT)
     p.file("b.warc")
-    old = p.revisit("b.warc", "old", f"{SITE}/3", copy, names=names)
+    old: dict[str, Record] = {}
+    ways = (("id",), ("uri", "date"), ("id", "uri", "date"), ("uri",))
+    for number, (names, status) in enumerate(product(ways, (404, 200))):
+        case = f"{'-'.join(names)}-{status}"
+        page, uri, moment = text(case, 4_000), f"{SITE}/{case}", f"2020-01-01T00:00:{10 + number}Z"
+        p.exchange("a.warc", f"first {case}", f"{SITE}/first-{case}", page, date="2020-01-01T00:00:01Z")
+        post = {"status": status, "chunked": True, "method": "POST"}
+        p.exchange("a.warc", f"chunked {case}", uri, page, date=moment, **post)
+        copy = p.exchange("a.warc", f"whole {case}", uri, page, date=moment)
+        old[case] = p.revisit("b.warc", f"old {case}", f"{SITE}/old-{case}", copy, names=names)
 
     staged(p, tmp_path)
 
-    assert record(tmp_path, "old").plain == old.to_bytes().rstrip(b"\r\n")
-    assert record(tmp_path, "whole").get(b"WARC-Type") == b"response"
+    for case, revisit in old.items():
+        assert record(tmp_path, f"old {case}").plain == revisit.to_bytes().rstrip(b"\r\n"), case
+        assert record(tmp_path, f"whole {case}").get(b"WARC-Type") == b"response", case
     restored(p, tmp_path)

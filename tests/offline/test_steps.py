@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -10,14 +11,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from offline.outputs import assert_deduplicated, snapshot
 from offline.planted import SITE, Copy, Planting, digest, text
+from sampling import sampled
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, SettingError, UsageError
 from scrapy_dedupe.offline import final_names, rewriting, steps
 from scrapy_dedupe.offline.eligibility import Eligibility
-from scrapy_dedupe.offline.inputs import find_inputs
 from scrapy_dedupe.offline.steps import Deduped, StepOptions, run_steps
 from scrapy_dedupe.tasks import work
 from scrapy_dedupe.tasks.faults import Faults
+from scrapy_dedupe.tasks.inputs import find_inputs
 from scrapy_dedupe.tasks.progress import NoProgress
 
 if TYPE_CHECKING:
@@ -33,8 +35,8 @@ def die(*args: Any, **options: Any) -> None:
     raise Died
 
 
-@pytest.fixture
-def planting() -> Planting:
+def planted() -> Planting:
+    """An ARC file, and three files of which two have a page in common."""
     p = Planting()
     p.file("old.arc.gz", "arc gzip")
     p.arc_capture("old.arc.gz", "old", f"{SITE}/old", text("old", 3_000))
@@ -46,6 +48,11 @@ def planting() -> Planting:
             fate = Copy("same-0") if number else None
             p.exchange(name, f"same-{number}", f"{SITE}/same", text("same", 3_000), fate=fate)
     return p
+
+
+@pytest.fixture
+def planting() -> Planting:
+    return planted()
 
 
 @pytest.fixture
@@ -442,12 +449,10 @@ def test_several_processes_convert_arc_files_to_the_same_bytes(folder: Path) -> 
     p.arc_capture("older.arc", "older", f"{SITE}/older", text("older", 3_000))
     p.write(folder / "in")
     assert run(folder, convert_arc=True).arcs == 2
-    wanted = snapshot(folder / "out")
+    wanted = all_but_the_report(folder / "out")
     shutil.rmtree(folder / "out")
     assert run(folder, convert_arc=True, jobs=2).arcs == 2
-    assert {name: data for name, data in snapshot(folder / "out").items() if "report.json" not in name} == {
-        name: data for name, data in wanted.items() if "report.json" not in name
-    }
+    assert all_but_the_report(folder / "out") == wanted
 
 
 @pytest.mark.parametrize("name", ["old.arc", "old.warc.gz"])
@@ -473,41 +478,79 @@ def test_options_decide_what_becomes_a_revisit(folder: Path) -> None:
     assert run(folder, eligibility=Eligibility(min_size=4_000)).left == {"small": 2}
 
 
+STEPS = {
+    "convert_arc": steps,
+    "make_rows": steps,
+    "number_rows": steps,
+    "list_lines": steps,
+    "number_clusters": steps,
+    "write_lines": steps,
+    "make_plan": rewriting,
+    "rewrite_file": rewriting,
+    "verify": rewriting,
+    "move": final_names,
+    "replace": final_names,
+}
+# Only in place are files replaced, and only elsewhere are they moved or converted.
 DEATHS = [
-    (steps, "convert_arc"),
-    (steps, "make_rows"),
-    (steps, "number_rows"),
-    (steps, "list_lines"),
-    (steps, "number_clusters"),
-    (steps, "write_lines"),
-    (rewriting, "make_plan"),
-    (rewriting, "rewrite_file"),
-    (rewriting, "verify"),
-    (final_names, "move"),
-    (final_names, "replace"),
+    (step, in_place, is_done)
+    for step in STEPS
+    for in_place in (False, True)
+    for is_done in (False, True)
+    if step not in (("move", "convert_arc") if in_place else ("replace",))
+]
+USUAL = [
+    ("convert_arc", False, True),
+    ("make_rows", True, False),
+    ("number_rows", False, True),
+    ("list_lines", True, True),
+    ("number_clusters", False, False),
+    ("write_lines", True, False),
+    ("make_plan", False, True),
+    ("rewrite_file", True, True),
+    ("verify", False, True),
+    ("move", False, False),
+    ("replace", True, True),
 ]
 
 
-@pytest.mark.parametrize(("module", "step"), DEATHS, ids=[step for _, step in DEATHS])
-@pytest.mark.parametrize("in_place", [False, True])
-@pytest.mark.parametrize("is_done", [False, True], ids=["before", "after"])
+def all_but_the_report(folder: Path) -> dict[str, bytes]:
+    """The files in a folder, without the report, which has times."""
+    return {name: data for name, data in snapshot(folder).items() if "report.json" not in name}
+
+
+@pytest.fixture(scope="module")
+def result_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, bytes]]:
+    """The files after an undisturbed run with these options."""
+    known: dict[str, dict[str, bytes]] = {}
+
+    def result_of(**how: Any) -> dict[str, bytes]:
+        if (key := repr(how)) not in known:
+            folder = tmp_path_factory.mktemp("undisturbed")
+            planted().write(folder / "in")
+            with contextlib.chdir(folder):
+                run(folder, **how)
+            known[key] = all_but_the_report(folder)
+        return known[key]
+
+    return result_of
+
+
+@pytest.mark.parametrize(("step", "in_place", "is_done"), sampled(DEATHS, USUAL))
 def test_a_death_before_or_after_a_step_costs_nothing(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, module: Any, step: str, in_place: bool, is_done: bool
+    folder: Path,
+    result_of: Callable[..., dict[str, bytes]],
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+    in_place: bool,
+    is_done: bool,
 ) -> None:
-    if step in (("move", "convert_arc") if in_place else ("replace",)):
-        pytest.skip("not a step of this run")
     how = {
         "in_place": in_place,
         "convert_arc": step == "convert_arc",
         "compare": "bytes" if step in ("number_clusters", "write_lines") else "digest",
     }
-    shutil.copytree(folder / "in", folder / "copy")
-    run(folder, **how)
-    wanted = snapshot(folder)
-    for name in ("in", "out"):
-        shutil.rmtree(folder / name, ignore_errors=True)
-    shutil.copytree(folder / "copy", folder / "in")
-    do: Callable[..., Any] = getattr(module, step)
+    do: Callable[..., Any] = getattr(STEPS[step], step)
 
     def die(*args: Any, **options: Any) -> None:
         if is_done:
@@ -515,14 +558,12 @@ def test_a_death_before_or_after_a_step_costs_nothing(
         raise Died
 
     with monkeypatch.context() as context:
-        context.setattr(module, step, die)
+        context.setattr(STEPS[step], step, die)
         with pytest.raises(Died):
             run(folder, **how)
     done = run(folder, **how)
     assert done.converted == (2 if step == "convert_arc" else 1)
-    assert {name: data for name, data in snapshot(folder).items() if "report.json" not in name} == {
-        name: data for name, data in wanted.items() if "report.json" not in name
-    }
+    assert all_but_the_report(folder) == result_of(**how)
 
 
 @pytest.fixture

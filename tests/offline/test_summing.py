@@ -13,11 +13,11 @@ from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
 from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.offline import summing
 from scrapy_dedupe.offline.digests import Digester, DigestOptions
-from scrapy_dedupe.offline.inputs import Input, find_inputs, relative_to
 from scrapy_dedupe.offline.manifest import read_lines
 from scrapy_dedupe.offline.summing import SumOptions, Sums, sum_files
 from scrapy_dedupe.tasks import work
 from scrapy_dedupe.tasks.faults import Faults
+from scrapy_dedupe.tasks.inputs import Input, find_inputs, relative_to
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

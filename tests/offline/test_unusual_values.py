@@ -9,10 +9,10 @@ import dataclasses
 import gzip
 import os
 import tempfile
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from offline.calling import call, done
@@ -64,12 +64,15 @@ def altered(p: Planting, label: str, *changes: tuple[bytes, bytes | None]) -> Re
     return record
 
 
-def three_pages(kind: str = "gzip") -> Planting:
-    """One payload three times: at /1, /2 and /3."""
+def three_pages(kind: str = "gzip", *names: str) -> Planting:
+    """One payload three times: at /1, /2 and /3. With *names*, another payload for each name, at NAME/1 and so on."""
     p = Planting()
     p.file("a.warc", kind)
-    for number in "123":
-        p.exchange("a.warc", number, f"{SITE.decode()}{number}", PAGE)
+    for name in names or ("",):
+        for number in "123":
+            label = f"{name}/{number}" if name else number
+            page = text(name, 4_000) if name else PAGE
+            p.exchange("a.warc", label, SITE.decode() + label.replace(" ", "-"), page)
     return p
 
 
@@ -96,18 +99,17 @@ def assert_first_bytes(folder: Path, p: Planting) -> None:
             assert data == file.to_bytes()
 
 
-@pytest.mark.parametrize("uri", NOT_READ_BACK.values(), ids=NOT_READ_BACK)
-def test_another_record_is_the_original_where_the_first_uri_does_not_read_back(
-    tmp_path: Path, uri: bytes
-) -> None:
-    p = three_pages()
-    altered(p, "1", (URI, uri))
+def test_another_record_is_the_original_where_the_first_uri_does_not_read_back(tmp_path: Path) -> None:
+    p = three_pages("gzip", *NOT_READ_BACK)
+    for name, uri in NOT_READ_BACK.items():
+        altered(p, f"{name}/1", (URI, uri))
 
     report, found = deduplicated(p, tmp_path)
 
-    assert (report["converted"], report["left"]) == (1, {})
-    assert found[record_id("3")].get(b"WARC-Refers-To") == record_id("2")
-    assert found[record_id("2")].get(b"WARC-Type") == b"response"
+    assert (report["converted"], report["left"]) == (len(NOT_READ_BACK), {})
+    for name in NOT_READ_BACK:
+        assert found[record_id(f"{name}/3")].get(b"WARC-Refers-To") == record_id(f"{name}/2"), name
+        assert found[record_id(f"{name}/2")].get(b"WARC-Type") == b"response", name
 
 
 def test_copies_are_left_and_counted_where_no_record_can_be_the_original(tmp_path: Path) -> None:
@@ -130,23 +132,24 @@ def test_a_copy_keeps_its_own_uri_whatever_is_in_it(tmp_path: Path) -> None:
     assert found[record_id("2")].get(URI) == SITE + b"\x01\xe4"
 
 
-@pytest.mark.parametrize("name", [ID, PAYLOAD_DIGEST])
-@pytest.mark.parametrize("end", [b"\x01", "\u00a0".encode(), "\u3000".encode(), b"\xa0"], ids=repr)
-@pytest.mark.parametrize("label", ["1", "2"], ids=["original", "copy"])
-def test_an_id_or_digest_that_does_not_read_back_is_neither_referred_to_nor_moved(
-    tmp_path: Path, label: str, name: bytes, end: bytes
-) -> None:
-    p = three_pages()
-    was = p.records[label].get(name)
-    assert was
-    altered(p, label, (name, was + end))
+def test_an_id_or_digest_that_does_not_read_back_is_neither_referred_to_nor_moved(tmp_path: Path) -> None:
+    ends = (b"\x01", "\u00a0".encode(), "\u3000".encode(), b"\xa0")
+    cases = {
+        f"{field.decode()} and {end!r} in {label}": (field, end, label)
+        for field, end, label in product((ID, PAYLOAD_DIGEST), ends, "12")
+    }
+    p = three_pages("gzip", *cases)
+    for name, (field, end, label) in cases.items():
+        was = p.records[f"{name}/{label}"].get(field)
+        assert was
+        altered(p, f"{name}/{label}", (field, was + end))
 
     report, found = deduplicated(p, tmp_path)
 
-    left = {} if label == "1" else {"fields": 1}
-    assert (report["converted"], report["left"]) == (1, left)
-    original = "2" if label == "1" else "1"
-    assert found[record_id("3")].get(b"WARC-Refers-To") == record_id(original)
+    assert (report["converted"], report["left"]) == (16, {"fields": 8})
+    for name, (*_, label) in cases.items():
+        original = "2" if label == "1" else "1"
+        assert found[record_id(f"{name}/3")].get(b"WARC-Refers-To") == record_id(f"{name}/{original}"), name
 
 
 def test_an_id_of_two_payloads_is_not_referred_to(tmp_path: Path) -> None:
@@ -160,19 +163,19 @@ def test_an_id_of_two_payloads_is_not_referred_to(tmp_path: Path) -> None:
     assert found[record_id("3")].get(b"WARC-Refers-To") == record_id("2")
 
 
-@pytest.mark.parametrize("end", ["\u00a0".encode(), b"\x01", b"\xa0"], ids=repr)
-def test_what_a_reference_names_stays_where_the_reference_does_not_read_back(
-    tmp_path: Path, end: bytes
-) -> None:
-    p = three_pages()
-    p.other(
-        "a.warc", "note", "metadata", (SITE + b"2").decode(), b"seen", fields=((CONCURRENT, record_id("2") + end),)
-    )  # fmt: skip
+def test_what_a_reference_names_stays_where_the_reference_does_not_read_back(tmp_path: Path) -> None:
+    ends = {"UTF-8": "\u00a0".encode(), "control": b"\x01", "Latin-1": b"\xa0"}
+    p = three_pages("gzip", *ends)
+    for name, end in ends.items():
+        link = ((CONCURRENT, record_id(f"{name}/2") + end),)
+        p.other("a.warc", f"{name} note", "metadata", f"{SITE.decode()}{name}/2", b"seen", fields=link)
 
-    report, _ = deduplicated(p, tmp_path)
+    report, found = deduplicated(p, tmp_path)
 
+    assert report["left"] == {"shared": 2}
+    types = {name: found[record_id(f"{name}/2")].get(b"WARC-Type") for name in ends}
     # A control character is a part of the id for every reader, so that this names no record.
-    assert report["left"] == ({} if end == b"\x01" else {"shared": 1})
+    assert types == {"UTF-8": b"response", "control": b"revisit", "Latin-1": b"response"}
 
 
 def test_a_copy_with_a_reference_that_does_not_read_back_becomes_a_revisit(tmp_path: Path) -> None:

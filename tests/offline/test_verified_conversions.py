@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from offline.archive_pairs import HEAD, OTHER, SAME, Archive, Rec, convert, record_id, response, sha1
 
-from scrapy_dedupe.offline.verifying import Verification, pairs_of, verify
+from scrapy_dedupe.verification.verifying import Verification, pairs_of, verify
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import time
+import sqlite3
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
@@ -31,8 +31,8 @@ from offline.old_facts import old_records
 from sampling import examples
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, SettingError
-from scrapy_dedupe.offline.changes import digest_like
-from scrapy_dedupe.offline.verifying import Verification, pairs_of, verify
+from scrapy_dedupe.verification.changes import digest_like
+from scrapy_dedupe.verification.verifying import Verification, pairs_of, verify
 from scrapy_dedupe.warc.capture import digest_in_form_of
 
 if TYPE_CHECKING:
@@ -940,20 +940,40 @@ def test_an_empty_digest_is_none(tmp_path: Path, former: str) -> None:
     assert "Payload-Digest" not in found
 
 
-def test_a_uri_of_one_second_that_thousands_share_is_read_once(tmp_path: Path) -> None:
-    before, after = archive(), archive()
-    for number in range(3_000):
-        label = f"copy {number}"
-        for one in (before, after):
-            one.files["b.warc"][label] = response(
-                1_000 + number, "http://example.org/1", "2020-01-01T00:00:00Z", SAME
-            )
-        convert(after[label], after["first"], record_id(5_000 + number))
-    begun = time.process_time()
-    result = run(before, after, tmp_path)
-    assert reasons(result) == ""
-    assert (result.converted, result.ambiguous) == (3_000, 0)
-    assert time.process_time() - begun < 30
+def test_captures_of_one_uri_and_second_are_verified_in_steps_that_grow_with_their_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect, steps = sqlite3.connect, 0
+
+    def count() -> None:
+        nonlocal steps
+        steps += 1
+
+    def counted(*args: Any, **options: Any) -> sqlite3.Connection:
+        connection = connect(*args, **options)
+        connection.set_progress_handler(count, 100)
+        return connection
+
+    def steps_of(copies: int) -> int:
+        """How often SQLite takes 100 steps to verify so many copies of one URI and second."""
+        nonlocal steps
+        before, after = archive(), archive()
+        for number in range(copies):
+            for one in (before, after):
+                one.files["b.warc"][f"copy {number}"] = response(
+                    1_000 + number, "http://example.org/1", "2020-01-01T00:00:00Z", SAME
+                )
+            convert(after[f"copy {number}"], after["first"], record_id(5_000 + number))
+        folder = tmp_path / str(copies)
+        pairs = pairs_of(before.write(folder / "before"), after.write(folder / "after"))
+        steps = 0
+        result = verify(pairs, work=folder / "work", sample=10)
+        assert (reasons(result), result.converted, result.ambiguous) == ("", copies, 0)
+        return steps
+
+    monkeypatch.setattr(sqlite3, "connect", counted)
+    few, many = steps_of(200), steps_of(600)
+    assert many < 3.5 * few
 
 
 CHUNKED_HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"

@@ -6,8 +6,6 @@ import hashlib
 import json
 import random
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,17 +18,12 @@ from offline.garden import garden
 from offline.outputs import assert_deduplicated, assert_restored, read, snapshot
 from offline.planted import SITE, Copy, Planting, fates_of, text
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from scrapy_dedupe.offline.manifest import read_lines
 
-COUNTED_READS = """
-import sys
-from pathlib import Path
-from scrapy_dedupe.commands.console import main
-code = main()
-print(Path("/proc/self/io").read_text())
-sys.exit(code)
-"""
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+PROCESS_IO = Path("/proc/self/io")
 
 
 @pytest.fixture(scope="module")
@@ -39,15 +32,17 @@ def planting() -> Planting:
 
 
 @pytest.fixture(scope="module")
-def all_done(tmp_path_factory: pytest.TempPathFactory, planting: Planting) -> Path:
-    """The archive below ``in``, deduplicated in one go in ``out`` and step by step in ``stepped``."""
+def all_done(tmp_path_factory: pytest.TempPathFactory, planting: Planting) -> Iterator[Path]:
+    """The archive below ``in``, deduplicated in one go in ``out`` and step by step in ``stepped``. Tests only read it."""
     folder = tmp_path_factory.mktemp("whole")
     planting.write(folder / "in")
     before = snapshot(folder / "in")
     done(folder, "dedupe", "-r", "in", "-o", "out")
     in_steps(folder)
     assert snapshot(folder / "in") == before
-    return folder
+    before = snapshot(folder)
+    yield folder
+    assert snapshot(folder) == before
 
 
 @pytest.fixture
@@ -65,12 +60,12 @@ def all_files(folder: Path) -> list[str]:
     return [f"in/{name}" for name in snapshot(folder / "in")]
 
 
-def in_steps(folder: Path, *more: str, output: str = "stepped") -> None:
+def in_steps(folder: Path) -> None:
     done(folder, "warcsum", "-r", "in", "-o", "sums")
     done(folder, "warccollres", "sums", "-o", "resolved")
     done(folder, "warcsumproc", "resolved", "-o", "numbered")
     # A file with nothing but requests and revisits has no line in the manifest; its references count all the same.
-    done(folder, "warcrefs", "numbered", "-o", output, "--files", *all_files(folder), *more)
+    done(folder, "warcrefs", "numbered", "-o", "stepped", "--files", *all_files(folder))
 
 
 def test_the_truth_that_is_spelled_by_hand_follows_from_the_rules(planting: Planting) -> None:
@@ -88,63 +83,67 @@ def test_the_truth_that_is_spelled_by_hand_follows_from_the_rules(planting: Plan
     assert sum(isinstance(fate, Copy) for fate in planting.fates.values()) >= 25
 
 
-def test_every_copy_becomes_a_revisit_and_nothing_else_changes(folder: Path, planting: Planting) -> None:
-    assert_deduplicated(planting, folder / "out")
-    assert planted_part(planting, folder / "in") == {
+def test_every_copy_becomes_a_revisit_and_nothing_else_changes(all_done: Path, planting: Planting) -> None:
+    assert_deduplicated(planting, all_done / "out")
+    assert planted_part(planting, all_done / "in") == {
         name: file.to_bytes() for name, file in planting.files.items()
     }
 
 
-def test_the_steps_one_by_one_give_the_same_bytes_as_all_in_one_go(folder: Path, planting: Planting) -> None:
-    assert_deduplicated(planting, folder / "stepped")
-    assert planted_part(planting, folder / "stepped") == planted_part(planting, folder / "out")
+def test_the_steps_one_by_one_give_the_same_bytes_as_all_in_one_go(
+    all_done: Path, planting: Planting
+) -> None:
+    assert planted_part(planting, all_done / "stepped") == planted_part(planting, all_done / "out")
 
 
-def test_the_comparison_can_number_the_copies_itself(folder: Path) -> None:
-    done(folder, "warccollres", "sums", "--proc", "-o", "at-once")
-    assert (folder / "at-once").read_bytes() == (folder / "numbered").read_bytes()
+def test_the_comparison_can_number_the_copies_itself(all_done: Path, tmp_path: Path) -> None:
+    done(all_done, "warccollres", "sums", "--proc", "-o", tmp_path / "at-once")
+    assert (tmp_path / "at-once").read_bytes() == (all_done / "numbered").read_bytes()
 
 
-def test_several_processes_give_the_same_bytes_as_one(folder: Path, planting: Planting) -> None:
-    done(folder, "dedupe", "-r", "in", "-o", "quick", "--jobs", "2")
-    assert planted_part(planting, folder / "quick") == planted_part(planting, folder / "out")
+def test_several_processes_give_the_same_bytes_as_one(
+    all_done: Path, tmp_path: Path, planting: Planting
+) -> None:
+    done(all_done, "dedupe", "-r", "in", "-o", tmp_path / "quick", "--jobs", "2")
+    assert planted_part(planting, tmp_path / "quick") == planted_part(planting, all_done / "out")
 
 
-def test_comparing_all_bytes_gives_the_same_files(folder: Path, planting: Planting) -> None:
-    done(folder, "dedupe", "-r", "in", "-o", "compared", "--compare", "bytes")
-    assert planted_part(planting, folder / "compared") == planted_part(planting, folder / "out")
-    manifests = [(folder / name / ".dedupe" / "manifest.txt").read_text() for name in ("compared", "out")]
+def test_comparing_all_bytes_gives_the_same_files(all_done: Path, tmp_path: Path, planting: Planting) -> None:
+    compared, out = tmp_path / "compared", all_done / "out"
+    done(all_done, "dedupe", "-r", "in", "-o", compared, "--compare", "bytes")
+    assert planted_part(planting, compared) == planted_part(planting, out)
+    manifests = [(folder / ".dedupe" / "manifest.txt").read_text() for folder in (compared, out)]
     assert manifests[0] == manifests[1]
 
 
-@pytest.mark.parametrize("form", ["jsonl", "parquet"])
-def test_manifests_of_every_format_lead_to_the_same_bytes(
-    form: str, folder: Path, planting: Planting
+@pytest.mark.parametrize(("summed", "numbered"), [("jsonl", "parquet"), ("parquet", "jsonl")])
+def test_manifests_of_every_format_have_the_same_lines(
+    summed: str, numbered: str, all_done: Path, tmp_path: Path
 ) -> None:
-    done(folder, "warcsum", "-r", "in", "-o", f"sums.{form}", "--format", form)
-    done(folder, "warccollres", f"sums.{form}", "--proc", "-o", f"numbered.{form}", "--format", form)
-    done(folder, "warcrefs", f"numbered.{form}", "-o", "formed", "--files", *all_files(folder))
-    assert planted_part(planting, folder / "formed") == planted_part(planting, folder / "stepped")
+    done(all_done, "warcsum", "-r", "in", "-o", tmp_path / "sums", "--format", summed)
+    words = ("warccollres", tmp_path / "sums", "--proc", "-o", tmp_path / "numbered", "--format", numbered)
+    done(all_done, *words)
+    assert list(read_lines(tmp_path / "numbered")) == list(read_lines(all_done / "numbered"))
 
 
-def test_a_manifest_may_be_split_between_machines(folder: Path, planting: Planting) -> None:
-    done(folder, "warccollres", "sums", "-o", "sorted")
-    done(folder, "warcsumsplit", "sorted", "-c", "3", "-o", "part")
-    parts = sorted(path for path in folder.iterdir() if path.name.startswith("part"))
+def test_a_manifest_may_be_split_between_machines(all_done: Path, tmp_path: Path, planting: Planting) -> None:
+    done(all_done, "warcsumsplit", "resolved", "-c", "3", "-o", tmp_path / "part")
+    parts = sorted(tmp_path.iterdir())
     assert len(parts) == 3
-    for number, part in enumerate(parts):
-        done(folder, "warccollres", part, "--proc", "-o", f"done-{number}")
-    numbered = [f"done-{number}" for number in range(3)]
-    done(folder, "warcrefs", *numbered, "-o", "joined", "--files", *all_files(folder))
-    assert planted_part(planting, folder / "joined") == planted_part(planting, folder / "stepped")
+    numbered = []
+    # The last step reads manifests of all formats.
+    for part, form in zip(parts, ("text", "jsonl", "parquet"), strict=True):
+        numbered.append(tmp_path / f"numbered.{form}")
+        done(all_done, "warccollres", part, "--proc", "-o", numbered[-1], "--format", form)
+    done(all_done, "warcrefs", *numbered, "-o", tmp_path / "joined", "--files", *all_files(all_done))
+    assert planted_part(planting, tmp_path / "joined") == planted_part(planting, all_done / "stepped")
 
 
-def test_what_was_made_is_undone(folder: Path, planting: Planting) -> None:
-    shutil.rmtree(folder / "in")
-    before = snapshot(folder / "out")
-    done(folder, "restore", "out", "-o", "back")
-    assert_restored(planting, folder / "back")
-    assert snapshot(folder / "out") == before
+def test_what_was_made_is_undone(all_done: Path, tmp_path: Path, planting: Planting) -> None:
+    shutil.copytree(all_done / "out", tmp_path / "out")
+    done(tmp_path, "restore", "out", "-o", "back")
+    assert_restored(planting, tmp_path / "back")
+    assert snapshot(tmp_path / "out") == snapshot(all_done / "out")
 
 
 def test_in_place_the_files_become_what_they_would_be_elsewhere(folder: Path, planting: Planting) -> None:
@@ -185,11 +184,10 @@ def test_a_revisit_of_what_became_one_earlier_is_told_and_mended_after_a_restora
     assert_deduplicated(p, tmp_path / "in", fates_of(p))
 
 
-def test_a_second_time_there_is_nothing_to_do(folder: Path, planting: Planting) -> None:
-    done(folder, "dedupe", "-r", "out", "-o", "again")
-    assert planted_part(planting, folder / "again") == planted_part(planting, folder / "out")
-    done(folder, "restore", "again", "-o", "back")
-    assert_restored(planting, folder / "back")
+def test_a_second_time_there_is_nothing_to_do(all_done: Path, tmp_path: Path, planting: Planting) -> None:
+    done(all_done, "dedupe", "-r", "out", "-o", tmp_path / "again")
+    # So a restoration gives the same as before.
+    assert planted_part(planting, tmp_path / "again") == planted_part(planting, all_done / "out")
 
 
 def test_an_output_that_is_there_is_not_touched(folder: Path) -> None:
@@ -313,12 +311,12 @@ def judged(path: Path) -> tuple[int, set[str], int]:
     return code, faults, called_in_process(fastwarc.cli.main, "check", str(path))[0]
 
 
-def test_other_programs_find_no_fault_that_was_not_there_before(folder: Path, planting: Planting) -> None:
+def test_other_programs_find_no_fault_that_was_not_there_before(all_done: Path, planting: Planting) -> None:
     clean = 0
     for name, file in planting.files.items():
         if file.kind.startswith("arc"):
             continue
-        before, after = judged(folder / "in" / name), judged(folder / "out" / name)
+        before, after = judged(all_done / "in" / name), judged(all_done / "out" / name)
         assert after[0] <= before[0], name
         assert after[1] <= before[1], name
         assert after[2] <= before[2], name
@@ -326,11 +324,11 @@ def test_other_programs_find_no_fault_that_was_not_there_before(folder: Path, pl
     assert clean >= 4
 
 
-def test_an_index_made_by_another_program_lists_every_capture(folder: Path, planting: Planting) -> None:
+def test_an_index_made_by_another_program_lists_every_capture(all_done: Path, planting: Planting) -> None:
     name = "crawl a/first.warc.gz"
     indexes = []
     for place in ("in", "out"):
-        lines = [line.split(" ", 2) for line in cdxj_of(folder / place / name).splitlines()]
+        lines = [line.split(" ", 2) for line in cdxj_of(all_done / place / name).splitlines()]
         indexes.append([(key, time, json.loads(rest)) for key, time, rest in lines])
     before, after = indexes
     assert [(key, time, entry["url"]) for key, time, entry in after] == [
@@ -353,26 +351,25 @@ def archive_of(folder: Path, bodies: Sequence[bytes]) -> int:
     return sum(map(len, snapshot(folder).values()))
 
 
-def bytes_read(folder: Path, *words: str) -> int:
-    """The bytes that a call of the command line reads, as Linux counts them."""
-    called = subprocess.run(
-        [sys.executable, "-c", COUNTED_READS, *words], cwd=folder, capture_output=True, text=True, check=True
-    )
-    return int(called.stdout.partition("rchar: ")[2].split()[0])
+def bytes_read() -> int:
+    """The bytes that this process has read so far."""
+    return int(PROCESS_IO.read_text().partition("rchar: ")[2].split()[0])
 
 
 @pytest.mark.skipif(
-    not Path("/proc/self/io").exists(), reason="only Linux counts the bytes that a process reads"
+    not PROCESS_IO.exists(), reason="the system does not count the bytes that a process reads"
 )
 def test_of_repeated_payloads_little_is_read_again(tmp_path: Path) -> None:
     rng = random.Random(5)
-    bodies = [rng.randbytes(30_000) for _ in range(60)]
-    archive_of(tmp_path / "small", bodies[:2])
-    whole_bytes = archive_of(tmp_path / "in", bodies + [body for body in bodies[:20] for _ in range(7)])
+    bodies = [rng.randbytes(30_000) for _ in range(30)]
+    whole_bytes = archive_of(tmp_path / "in", bodies + [body for body in bodies[:10] for _ in range(7)])
     kept_bytes = sum(map(len, bodies))
     assert kept_bytes < 0.31 * whole_bytes
-    # What Python and the libraries read of their own files does not depend on the archive.
-    own = bytes_read(tmp_path, "dedupe", "small", "-o", "small out", "--sample", "0")
-    read_bytes = bytes_read(tmp_path, "dedupe", "in", "-o", "out", "--sample", "0") - own
+    # The first run also reads modules.
+    archive_of(tmp_path / "small", bodies[:2])
+    done(tmp_path, "dedupe", "small", "-o", "small out", "--sample", "0")
+    before = bytes_read()
+    done(tmp_path, "dedupe", "in", "-o", "out", "--sample", "0")
+    read_bytes = bytes_read() - before
     # All of it for the rows; then what is kept is copied, and the new files are verified.
     assert whole_bytes + kept_bytes < read_bytes < 1.2 * (whole_bytes + 2 * kept_bytes)

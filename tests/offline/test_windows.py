@@ -12,14 +12,14 @@ from deduped_files import Page, dedupe
 from offline.archive_pairs import Archive, archive, convert, deduplicated, record_id, response, sha1
 from offline.old_facts import old_records
 
-from scrapy_dedupe.offline.verifying import verify
-from scrapy_dedupe.offline.windows import KEPT_BYTES, HeldFile, WindowedFile
+from scrapy_dedupe.verification.verifying import verify
+from scrapy_dedupe.warc.windows import KEPT_BYTES, HeldFile, WindowedFile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from scrapy_dedupe.offline.verifying import Verification
+    from scrapy_dedupe.verification.verifying import Verification
 
 LONG = 2 * KEPT_BYTES + 12_345
 

@@ -18,8 +18,8 @@ from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.offline.file_rewriting import rewrite_file
 from scrapy_dedupe.offline.plan import size_of
 from scrapy_dedupe.offline.row_scan import make_rows
-from scrapy_dedupe.offline.side_by_side import compare
 from scrapy_dedupe.spark.uploads import upload_file
+from scrapy_dedupe.verification.side_by_side import compare
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,16 +15,17 @@ from spark import odd_tasks
 
 from scrapy_dedupe import spark
 from scrapy_dedupe.errors import ArchiveError
-from scrapy_dedupe.offline import rewriting, steps, verifying
+from scrapy_dedupe.offline import rewriting, steps
 from scrapy_dedupe.offline.digests import DigestOptions
-from scrapy_dedupe.offline.inputs import find_inputs
 from scrapy_dedupe.offline.manifest import read_lines
 from scrapy_dedupe.offline.places import Places
 from scrapy_dedupe.offline.steps import StepOptions, run_steps
 from scrapy_dedupe.offline.summing import SumOptions
-from scrapy_dedupe.offline.verifying import pairs_of
 from scrapy_dedupe.spark import joins
 from scrapy_dedupe.tasks.faults import Faults
+from scrapy_dedupe.tasks.inputs import find_inputs
+from scrapy_dedupe.verification import verifying
+from scrapy_dedupe.verification.verifying import pairs_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -17,8 +17,8 @@ from scrapy_dedupe import near, spark
 from scrapy_dedupe.errors import ArchiveError
 from scrapy_dedupe.live.responses import decoded_page
 from scrapy_dedupe.near import NearJobOptions, PageOptions
-from scrapy_dedupe.offline.inputs import find_inputs
 from scrapy_dedupe.tasks.faults import Faults
+from scrapy_dedupe.tasks.inputs import find_inputs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

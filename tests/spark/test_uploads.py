@@ -17,11 +17,11 @@ from offline.planted import SITE, Copy, Planting, text
 
 from scrapy_dedupe.errors import ArchiveError
 from scrapy_dedupe.offline import steps
-from scrapy_dedupe.offline.inputs import find_inputs
 from scrapy_dedupe.offline.steps import StepOptions, run_steps
 from scrapy_dedupe.spark import uploads
 from scrapy_dedupe.spark.uploads import dedupe_to_url, upload_file
 from scrapy_dedupe.tasks.faults import Faults
+from scrapy_dedupe.tasks.inputs import find_inputs
 from scrapy_dedupe.tasks.progress import NoProgress
 
 if TYPE_CHECKING:

@@ -7,7 +7,6 @@ import socket
 import sqlite3
 import ssl
 import threading
-import time
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ import pytest
 import redis
 from exchange_servers import certificate
 from scrapy.settings import Settings
+from waiting import wait_until
 
 from scrapy_dedupe.errors import SettingError, StoreUnavailable
 from scrapy_dedupe.settings.specs import read_settings
@@ -66,10 +66,7 @@ def test_a_server_that_cannot_save_its_data(redis_server: RedisServer) -> None:
     with redis.Redis.from_url(redis_server.url) as client:
         client.config_set("save", "3600 1")
         client.bgsave()
-        deadline = time.monotonic() + 240
-        while client.info("persistence")["rdb_last_bgsave_status"] != "err":
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_until(lambda: client.info("persistence")["rdb_last_bgsave_status"] == "err")
         assert "its log says why it cannot save" in told(redis_server.url)
         shutil.rmtree(redis_server.folder / "dump.rdb")
         client.config_set("stop-writes-on-bgsave-error", "no")

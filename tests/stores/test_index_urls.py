@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import socket
-import threading
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from sampling import examples
+from servers import LossyLine
 
 from scrapy_dedupe.errors import CrawlStateError, SettingError, StoreRefused
 from scrapy_dedupe.stores import Store, open_store
@@ -294,72 +294,23 @@ def test_redis_keeps_nothing_of_a_forgotten_crawl(
 # A lost connection
 
 
-class AnswerEater:
-    """Passes bytes between a client and a server, but closes the connection instead of answering when told."""
-
-    def __init__(self, port: int) -> None:
-        self._server = ("127.0.0.1", port)
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"redis://127.0.0.1:{self._listener.getsockname()[1]}/0"
-        self.eat = False
-        self.eaten: list[bytes] = []
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            server = socket.create_connection(self._server)
-            threading.Thread(target=self._pass, args=(client, server, False), daemon=True).start()
-            threading.Thread(target=self._pass, args=(server, client, True), daemon=True).start()
-
-    def _pass(self, source: socket.socket, target: socket.socket, is_answer: bool) -> None:
-        with source, target:
-            while True:
-                try:
-                    data = source.recv(65_536)
-                    if is_answer and data and self.eat:
-                        self.eat = False
-                        self.eaten.append(data)
-                        data = b""
-                    if not data:
-                        # Wakes the thread of the other direction too.
-                        source.shutdown(socket.SHUT_RDWR)
-                        target.shutdown(socket.SHUT_RDWR)
-                        return
-                    target.sendall(data)
-                except OSError:
-                    return
-
-    def close(self) -> None:
-        # Closing alone does not wake the thread that waits here.
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-
-
-def test_an_addition_whose_answer_was_lost_is_entered_once(redis_url: str, client: redis.Redis) -> None:
-    port = client.connection_pool.connection_kwargs["port"]
-    eater = AnswerEater(port)
-    store = open_store(eater.url)
-    index = store.index
-    crawl_with(index, "a", capture(digest=THREE))
-    eater.eat = True
-    added = Original(ONE, "a", EARLY, HOME, 9)
-    index.add("a", [added], Counts(1, 0, 5, 7), [capture(digest=TWO)], [Need("b")])
-    assert eater.eaten == [b"$2\r\nok\r\n"]
-    assert (index.find("a", [ONE]), index.find_urls("a", [HOME])) == ([added], [capture(digest=TWO)])
-    assert index.needs("a") == [Need("b")]
-    assert [info.counts for info in index.crawls()] == [Counts(1, 0, 5, 7)]
-    eater.eat = True
-    assert index.add_container("a", "x.wacz") == 0
-    eater.eat = True
-    index.set_container("a", "x.wacz", ONE, 5)
-    assert len(eater.eaten) == 3
-    assert index.containers("a") == [{"filename": "x.wacz", "hash": ONE, "size": 5}]
-    store.close()
-    eater.close()
+def test_an_addition_whose_answer_was_lost_is_entered_once(redis_url: str) -> None:
+    with LossyLine(redis_url) as line, closing(open_store(line.url)) as store:
+        index = store.index
+        crawl_with(index, "a", capture(digest=THREE))
+        line.lose_next_answer()
+        added = Original(ONE, "a", EARLY, HOME, 9)
+        index.add("a", [added], Counts(1, 0, 5, 7), [capture(digest=TWO)], [Need("b")])
+        assert line.lost == [b"$2\r\nok\r\n"]
+        assert (index.find("a", [ONE]), index.find_urls("a", [HOME])) == ([added], [capture(digest=TWO)])
+        assert index.needs("a") == [Need("b")]
+        assert [info.counts for info in index.crawls()] == [Counts(1, 0, 5, 7)]
+        line.lose_next_answer()
+        assert index.add_container("a", "x.wacz") == 0
+        line.lose_next_answer()
+        index.set_container("a", "x.wacz", ONE, 5)
+        assert len(line.lost) == 3
+        assert index.containers("a") == [{"filename": "x.wacz", "hash": ONE, "size": 5}]
 
 
 # Random lives against a model

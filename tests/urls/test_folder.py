@@ -7,7 +7,6 @@ import signal
 import struct
 import subprocess
 import sys
-import time
 import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -594,9 +593,8 @@ def test_kill_at_any_moment_loses_nothing_that_was_recorded(tmp_path: Path) -> N
         process = subprocess.Popen([sys.executable, "-c", APPENDS, str(tmp_path)], stdout=subprocess.PIPE)
         assert process.stdout is not None
         assert int(process.stdout.readline()) >= known
-        for _ in range(3):
-            assert process.stdout.readline()
-        time.sleep(0.03 * (round_ + 1))
+        for _ in range(30 * (round_ + 1)):
+            known = int(process.stdout.readline())
         process.send_signal(signal.SIGKILL)
         lines = process.stdout.read().split(b"\n")[:-1]
         process.wait()
@@ -604,7 +602,6 @@ def test_kill_at_any_moment_loses_nothing_that_was_recorded(tmp_path: Path) -> N
         known = int(lines[-1]) if lines else known
     opened = folder_at(tmp_path).open(100_000, 1e-9)
     assert opened.last_stop is LastStop.CUT
-    assert known > 10
     assert all(number.to_bytes(8, "big") in opened.filter for number in range(known))
     assert known <= len(opened.filter) <= known + 2
 

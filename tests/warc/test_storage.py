@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from sampling import sampled
 from servers import free_port
+from waiting import wait_until
 
 from scrapy_dedupe.errors import ArchiveError, SettingError
 from scrapy_dedupe.files.locks import lock
@@ -97,16 +98,16 @@ class FtpServer:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        deadline = time.monotonic() + 240
-        while True:
-            assert self._process.poll() is None, "the FTP server ended"
-            try:
-                with ftplib.FTP() as ftp:
-                    ftp.connect("127.0.0.1", self.port, timeout=240)
-                    return
-            except OSError:
-                assert time.monotonic() < deadline, "the FTP server does not start"
-                time.sleep(0.05)
+        wait_until(self._answers)
+
+    def _answers(self):
+        assert self._process.poll() is None, "the FTP server ended"
+        try:
+            with ftplib.FTP() as ftp:
+                ftp.connect("127.0.0.1", self.port, timeout=240)
+        except OSError:
+            return False
+        return True
 
     @property
     def url(self):

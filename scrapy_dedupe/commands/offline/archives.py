@@ -19,14 +19,14 @@ from scrapy_dedupe.commands.verbs import Verb
 from scrapy_dedupe.errors import ArchiveError
 from scrapy_dedupe.offline.arc_conversion import ConversionOptions, convert_files
 from scrapy_dedupe.offline.eligibility import LEFT
-from scrapy_dedupe.offline.findings import KINDS
 from scrapy_dedupe.offline.manifest import read_all
 from scrapy_dedupe.offline.places import Places
 from scrapy_dedupe.offline.restoring import RestoreOptions, restore
 from scrapy_dedupe.offline.rewriting import RewriteOptions, rewrite
-from scrapy_dedupe.offline.verifying import originals_of, pairs_of, verify
 from scrapy_dedupe.reports.wording import counted, number, size
 from scrapy_dedupe.tasks.faults import Faults
+from scrapy_dedupe.verification import originals_of, pairs_of, verify
+from scrapy_dedupe.verification.findings import KINDS
 
 from . import (
     IN_PLACE,
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from scrapy_dedupe.offline.arc_conversion import Converted
     from scrapy_dedupe.offline.restoring import Restored
     from scrapy_dedupe.offline.rewriting import Rewritten
-    from scrapy_dedupe.offline.verifying import Verification
+    from scrapy_dedupe.verification import Verification
 
 
 def _rewrite(stores: CommandStores, opts: argparse.Namespace) -> Rewritten:

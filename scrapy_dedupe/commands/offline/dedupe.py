@@ -15,11 +15,11 @@ from scrapy_dedupe.commands.verbs import Verb
 from scrapy_dedupe.crawls.importing import ImportOptions
 from scrapy_dedupe.errors import UsageError
 from scrapy_dedupe.offline.eligibility import LEFT
-from scrapy_dedupe.offline.inputs import find_inputs, left_out, refuse_own_folder
 from scrapy_dedupe.offline.steps import StepOptions, run_steps
 from scrapy_dedupe.reports.wording import counted, number, size
 from scrapy_dedupe.stores.crawl_index import checked_crawl_id
 from scrapy_dedupe.tasks.faults import Faults
+from scrapy_dedupe.tasks.inputs import find_inputs, left_out, refuse_own_folder
 from scrapy_dedupe.warc.remote import is_url, place_file
 
 from . import (

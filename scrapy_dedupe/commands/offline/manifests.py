@@ -16,7 +16,6 @@ from scrapy_dedupe.commands.verbs import Verb
 from scrapy_dedupe.errors import ArchiveError, DedupeError, UsageError
 from scrapy_dedupe.offline.collisions import CollisionCounts, resolve_collisions
 from scrapy_dedupe.offline.digests import DigestOptions
-from scrapy_dedupe.offline.inputs import Input, find_inputs, left_out, refuse_own_file, relative_to
 from scrapy_dedupe.offline.manifest import FORMATS, LineWriter, read_all
 from scrapy_dedupe.offline.ordering import PART_FORMATS, by_cluster, by_place, split
 from scrapy_dedupe.offline.ordering import number as numbered
@@ -24,6 +23,7 @@ from scrapy_dedupe.offline.places import Places
 from scrapy_dedupe.offline.summing import SumOptions, sum_files
 from scrapy_dedupe.reports.wording import counted, number, size
 from scrapy_dedupe.tasks.faults import Faults
+from scrapy_dedupe.tasks.inputs import Input, find_inputs, left_out, refuse_own_file, relative_to
 
 from . import HASH, PATHS_MAP, ROOT, continues, left_files
 from .engines import ENGINES, jobs_of

@@ -16,9 +16,9 @@ from scrapy_dedupe.errors import UsageError
 from scrapy_dedupe.live.responses import decoded_page
 from scrapy_dedupe.near import FORMATS, NearJobOptions, PageOptions, find_near_copies
 from scrapy_dedupe.near.pages import COUNTED_REASONS, REPORTED_REASONS
-from scrapy_dedupe.offline.inputs import find_inputs, left_out
 from scrapy_dedupe.reports.wording import clean, counted, number, size
 from scrapy_dedupe.tasks.faults import Faults
+from scrapy_dedupe.tasks.inputs import find_inputs, left_out
 
 from . import continues, left_files
 from .engines import ENGINES, jobs_of

@@ -21,11 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from scrapy_dedupe.errors import ArchiveError, SettingError, UsageError
-from scrapy_dedupe.offline.evidence import Evidence, as_archive_errors
-from scrapy_dedupe.offline.inputs import output_names
-from scrapy_dedupe.offline.references import References
-from scrapy_dedupe.offline.side_by_side import Compared, PairComparison, compare
 from scrapy_dedupe.tasks.faults import Faults
+from scrapy_dedupe.tasks.inputs import output_names
 from scrapy_dedupe.tasks.jobs import run_jobs
 from scrapy_dedupe.tasks.progress import NoProgress
 from scrapy_dedupe.tasks.work import size_of
@@ -33,15 +30,20 @@ from scrapy_dedupe.warc.archive_names import is_archive_name, with_warc_suffix
 from scrapy_dedupe.warc.containers import find_files
 from scrapy_dedupe.warc.remote import real_place
 
+from .evidence import Evidence, as_archive_errors
+from .references import References
+from .side_by_side import Compared, PairComparison, compare
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from scrapy_dedupe.offline.findings import Difference
-    from scrapy_dedupe.offline.old_files import OldRecord
     from scrapy_dedupe.tasks.faults import Fault
     from scrapy_dedupe.tasks.jobs import Jobs
     from scrapy_dedupe.tasks.progress import Progress
     from scrapy_dedupe.warc.sources import ReadableFile
+
+    from .findings import Difference
+    from .old_files import OldRecord
 
 DEFAULT_SAMPLE: Final = 100
 _COUNTED: Final = (

@@ -17,22 +17,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import DamagedInput
-from scrapy_dedupe.offline.evidence import AFTER, BEFORE, CONVERTED, UNDONE, Side, hashed_place, row_of
-from scrapy_dedupe.offline.findings import place_of
-from scrapy_dedupe.offline.windows import are_same
 from scrapy_dedupe.warc.bodies import payload_pieces
 from scrapy_dedupe.warc.reading import read_record
 from scrapy_dedupe.warc.references import digest_key
+from scrapy_dedupe.warc.windows import are_same
+
+from .evidence import AFTER, BEFORE, CONVERTED, UNDONE, Side, hashed_place, row_of
+from .findings import place_of
 
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Iterable, Sequence
     from collections.abc import Set as AbstractSet
 
-    from scrapy_dedupe.offline.evidence import Evidence, Held, LinkRow, ReferenceRow, RevisitRow
-    from scrapy_dedupe.offline.findings import Findings
     from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.sources import ReadableFile
+
+    from .evidence import Evidence, Held, LinkRow, ReferenceRow, RevisitRow
+    from .findings import Findings
 
 _KEPT_NOTES = 1_000
 _SHA256_DIGITS = 64

@@ -16,7 +16,14 @@ from dataclasses import dataclass, field
 from itertools import islice, zip_longest
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from scrapy_dedupe.offline.evidence import (
+from scrapy_dedupe.tasks.faults import Faults
+from scrapy_dedupe.tasks.work import size_of
+from scrapy_dedupe.warc.bodies import hashed_records
+from scrapy_dedupe.warc.framing import is_compressed
+from scrapy_dedupe.warc.reading import read_records
+from scrapy_dedupe.warc.windows import WindowedFile
+
+from .evidence import (
     AFTER,
     BEFORE,
     BOTH,
@@ -24,26 +31,21 @@ from scrapy_dedupe.offline.evidence import (
     EvidenceWriter,
     algorithms_of,
 )
-from scrapy_dedupe.offline.findings import Findings, place_of
-from scrapy_dedupe.offline.old_files import OldFile, RecordReader, is_arc, usual_record
-from scrapy_dedupe.offline.record_changes import change_of, conversion_of
-from scrapy_dedupe.offline.windows import WindowedFile
-from scrapy_dedupe.tasks.faults import Faults
-from scrapy_dedupe.tasks.work import size_of
-from scrapy_dedupe.warc.bodies import hashed_records
-from scrapy_dedupe.warc.framing import is_compressed
-from scrapy_dedupe.warc.reading import read_records
+from .findings import Findings, place_of
+from .old_files import OldFile, RecordReader, is_arc, usual_record
+from .record_changes import change_of, conversion_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from scrapy_dedupe.offline.evidence import HashedRecord
-    from scrapy_dedupe.offline.old_files import OldRecord
-    from scrapy_dedupe.offline.record_changes import Change
     from scrapy_dedupe.warc.framing import Damage, Layouts
     from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.sources import ReadableFile
+
+    from .evidence import HashedRecord
+    from .old_files import OldRecord
+    from .record_changes import Change
 
 _PIECE: Final = 1 << 20
 _AHEAD: Final = 256

@@ -9,7 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote_from_bytes
 
-from scrapy_dedupe.offline.changes import (
+from scrapy_dedupe.warc.bodies import payload_digest, payload_pieces
+from scrapy_dedupe.warc.dates import parse_date
+from scrapy_dedupe.warc.framing import open_block
+from scrapy_dedupe.warc.windows import are_same
+
+from .changes import (
     BLOCK_DIGEST,
     FORMER_ID,
     PAYLOAD_DIGEST,
@@ -24,15 +29,12 @@ from scrapy_dedupe.offline.changes import (
     rechunked_faults,
     reference_faults,
 )
-from scrapy_dedupe.offline.evidence import CONVERTED, RECHUNKED, REPOINTED, UNCHANGED, UNDONE
-from scrapy_dedupe.offline.windows import are_same
-from scrapy_dedupe.warc.bodies import payload_digest, payload_pieces
-from scrapy_dedupe.warc.dates import parse_date
-from scrapy_dedupe.warc.framing import open_block
+from .evidence import CONVERTED, RECHUNKED, REPOINTED, UNCHANGED, UNDONE
 
 if TYPE_CHECKING:
-    from scrapy_dedupe.offline.changes import Head
     from scrapy_dedupe.warc.reading import StoredRecord
+
+    from .changes import Head
 
 # Characters that a URI may contain unescaped.
 _SAFE = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"<>')

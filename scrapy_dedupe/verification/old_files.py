@@ -22,22 +22,24 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from zlib_ng import zlib_ng
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
-from scrapy_dedupe.offline.engine import open_engine, rows_of, source
-from scrapy_dedupe.offline.evidence import algorithms_of
-from scrapy_dedupe.offline.windows import HeldFile, WindowedFile
+from scrapy_dedupe.stores.duckdb import open_engine, rows_of, source
 from scrapy_dedupe.warc.bodies import BodyDigest, hashed_records, payload_digests
 from scrapy_dedupe.warc.framing import Frame, known_head
 from scrapy_dedupe.warc.reading import KEPT_BYTES, read_record, read_records, stored_record
 from scrapy_dedupe.warc.sources import GZIP_MAGIC
+from scrapy_dedupe.warc.windows import HeldFile, WindowedFile
+
+from .evidence import algorithms_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from scrapy_dedupe.offline.evidence import HashedRecord
     from scrapy_dedupe.warc.framing import Damage, Layouts
     from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.sources import ReadableFile
+
+    from .evidence import HashedRecord
 
 _PIECE: Final = 1 << 20
 _LOOK_BYTES: Final = 1 << 12  # how much is read of a record of unknown length
