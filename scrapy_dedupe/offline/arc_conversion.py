@@ -27,12 +27,12 @@ from scrapy_dedupe.warc.arc_records import (
 )
 from scrapy_dedupe.warc.archive_names import is_archive_name
 from scrapy_dedupe.warc.bodies import payload_digest
+from scrapy_dedupe.warc.dates import is_date
 from scrapy_dedupe.warc.framing import is_compressed, open_block
 from scrapy_dedupe.warc.reading import read_records
 from scrapy_dedupe.warc.remote import shown
 
 from .file_rewriting import RecordFile, remove_parts
-from .manifest_lines import is_date
 from .output_folder import held_output
 
 if TYPE_CHECKING:

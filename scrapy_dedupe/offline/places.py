@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, DedupeError, UsageError
-from scrapy_dedupe.offline.reference_changes import date_key
+from scrapy_dedupe.warc.dates import valid_date_key
 from scrapy_dedupe.warc.framing import arc_values
 from scrapy_dedupe.warc.reading import bare_uri, read_record
 from scrapy_dedupe.warc.remote import (
@@ -261,7 +261,7 @@ def _difference(record: StoredRecord, line: ManifestLine) -> str | None:
     if not _is_uri(record.target_uri or "", line.uri):
         return f"the record's URI is {record.target_uri}, but {line.uri} in the manifest"
     date = record.date or ""
-    if date != line.date and date_key(date) != date_key(line.date):
+    if date != line.date and valid_date_key(date) != valid_date_key(line.date):
         return f"the record's date is {record.date}, but {line.date} in the manifest"
     return None
 
