@@ -289,7 +289,9 @@ def read_path_map(path: Path) -> dict[str, str]:
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not a path map: it is not UTF-8 text.") from error
+        raise UsageError(
+            f"{path} is not a path map: it is not UTF-8 text. Write lines NAME PLACE in UTF-8."
+        ) from error
     places: dict[str, str] = {}
     for where, name, place in (_of_json if text.lstrip().startswith("{") else _of_lines)(path, text):
         place = place if is_url(place) else str(path.parent / place)
@@ -316,7 +318,9 @@ def _of_json(path: Path, text: str) -> Iterator[tuple[str, str, str]]:
     try:
         pairs = json.loads(text, object_pairs_hook=list)
     except ValueError as error:
-        raise UsageError(f"{path} is not a path map: {error}.") from error
+        raise UsageError(
+            f"{path} is not a path map: {error}. Write lines NAME PLACE, or a JSON object of names and places."
+        ) from error
     for name, place in pairs:
         if not isinstance(place, str):
             raise UsageError(f"{path}: the place of {name} is not a string. Give a path or URL.")

@@ -231,7 +231,12 @@ def read_slice(folder: Path) -> Slice:
     if not folder.exists():
         return found
     query = _SLICE.format(", ".join(map(source, sorted(folder.glob("*.parquet")))))
-    with open_engine(PURPOSE, lambda text: ArchiveError(f"{folder} cannot be read: {text}.")) as engine:
+    with open_engine(
+        PURPOSE,
+        lambda text: ArchiveError(
+            f"{folder} cannot be read: {text}. Check the disk, then start again without the unfinished work."
+        ),
+    ) as engine:
         # Sorting in DuckDB could need more than its limit of memory, and all rows are in memory here anyway.
         for kind, is_converted, *values in sorted(rows_of(engine.execute(query)), key=_order):
             target = RevisitTarget(*values[:4]) if is_converted else None

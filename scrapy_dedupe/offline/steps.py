@@ -142,7 +142,9 @@ def run_steps(
     DuckDB is not installed.
     """
     if not inputs:
-        raise UsageError("None of the files can be read as WARC or ARC.")
+        raise UsageError(
+            "None of the files can be read as WARC or ARC. Name WARC or ARC files, or a folder with them."
+        )
     for given in inputs:
         refuse_unwritable(given.name, given.file, in_place=options.in_place)
     converted = _converted_names(inputs) if options.convert_arc else {}

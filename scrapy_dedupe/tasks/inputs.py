@@ -19,7 +19,7 @@ from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
 from scrapy_dedupe.tasks.work import size_of
 from scrapy_dedupe.warc.archive_names import archive_name
 from scrapy_dedupe.warc.containers import files_in
-from scrapy_dedupe.warc.remote import is_url, place_file, real_place
+from scrapy_dedupe.warc.remote import is_url, place_file, real_place, unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -228,7 +228,7 @@ def _files_below(
     are_open: bool = False,
 ) -> Iterator[str]:
     def refuse(error: OSError) -> None:
-        raise ArchiveError(f"{error.filename} cannot be read: {error.strerror or error}.") from error
+        raise unreadable(error.filename, error) from error
 
     for path, folders, files in os.walk(folder, onerror=refuse if is_strict else None):
         yield from (str(PurePath(path, name)) for name in sorted(files) if _is_input(name, are_open))

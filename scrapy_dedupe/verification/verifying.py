@@ -197,7 +197,7 @@ def pairs_of(before: Path, after: Path) -> list[Pair]:
         return [(before, after)]
     old, new = files_below(before), files_below(after)
     if not old:
-        raise UsageError(f"{before} has no WARC or ARC files.")
+        raise _no_archives(before)
     if not any(_partner(name, new) in new for name in old):
         old = {below.as_posix(): old[name] for name, below in output_names(old).items()}
     pairs: list[Pair] = []
@@ -223,6 +223,10 @@ def files_below(folder: Path) -> dict[str, Path]:
     return files
 
 
+def _no_archives(folder: Path) -> UsageError:
+    return UsageError(f"{folder} has no WARC or ARC files. Name a folder with such files.")
+
+
 def originals_of(places: Iterable[str]) -> list[ReadableFile]:
     """The files that ``--originals`` names: files, patterns, and folders including subfolders."""
     found: list[ReadableFile] = []
@@ -231,7 +235,7 @@ def originals_of(places: Iterable[str]) -> list[ReadableFile]:
         if path.is_dir():
             below = files_below(path)
             if not below:
-                raise UsageError(f"{place!r} has no WARC or ARC files.")
+                raise _no_archives(path)
             found += [file for _, file in sorted(below.items())]
         else:
             found += find_files([place])

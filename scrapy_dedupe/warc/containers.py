@@ -71,7 +71,8 @@ def archive_names(directory: ZipDirectory) -> list[str]:
     names = sorted(name for name in directory.names if _is_member(name))
     if not names:
         raise DamagedInput(
-            f"{shown(str(directory.container))} has no WARC files in its folder archive/; it is not a WACZ."
+            f"{shown(str(directory.container))} has no WARC files in its folder archive/; it is not a WACZ. Leave it out, or"
+            " extract it and name the WARC files in it."
         )
     return names
 
@@ -99,7 +100,10 @@ def _check_format(file: ReadableFile, start: bytes) -> None:
     line = start.partition(b"\n")[0] + b"\n"
     looks_right = start.startswith(GZIP_MAGIC) or WARC_START.match(line) or ARC_LINE.fullmatch(line)
     if not looks_right and not is_archive_name(file.name, may_be_open=True):
-        raise DamagedInput(f"{where} is not a WARC, ARC or WACZ file or a multi-WACZ JSON (*{SUFFIX}).")
+        raise DamagedInput(
+            f"{where} is not a WARC, ARC or WACZ file or a multi-WACZ JSON (*{SUFFIX}). Leave it out, or copy it again if it"
+            " should be one."
+        )
 
 
 def _is_member(name: str) -> bool:
@@ -126,6 +130,6 @@ def _named(manifest: ReadableFile, listed: ListedFile) -> ReadableFile:
     if listed.size is not None and listed.size != file.stat().st_size:
         raise DamagedInput(
             f"{file} has {file.stat().st_size} bytes, but {manifest.name} says {listed.size}: it is another file or"
-            " incomplete."
+            " incomplete. Copy the file again."
         )
     return file

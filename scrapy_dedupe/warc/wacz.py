@@ -216,11 +216,16 @@ def write_multi_wacz(target: Path, resources: Sequence[WaczResource]) -> None:
 
 def _refuse_names(files: Sequence[Path], target: Path) -> None:
     if not files:
-        raise ArchiveError(f"{target} would contain no WARC file; a WACZ needs at least one.")
+        raise ArchiveError(
+            f"{target} would contain no WARC file; a WACZ needs at least one. Name WARC files."
+        )
     seen: dict[str, Path] = {}
     for file in files:
         if not is_warc_name(file.name) or _UNSAFE.search(file.name):
-            raise ArchiveError(f"{file} cannot be packed: only finished files named .warc or .warc.gz can.")
+            raise ArchiveError(
+                f"{file} cannot be packed: only finished files named .warc or .warc.gz can. Repair a file *{OPEN_SUFFIX} with"
+                " warc salvage first; rename others."
+            )
         if file.name in seen:
             raise ArchiveError(
                 f"{seen[file.name]} and {file} would have the same name in {target}. Rename one."

@@ -163,7 +163,10 @@ class _Upload:
         crawl = location = reason = None
         try:
             if not _is_finished_file(path):
-                raise ArchiveError(f"{path} does not have the name of a finished WARC or WACZ file.")
+                raise ArchiveError(
+                    f"{path} does not have the name of a finished WARC or WACZ file. Repair a file *{OPEN_SUFFIX} with warc"
+                    " salvage first."
+                )
             crawl = crawl_of(path) if is_warc_name(path.name) else self._owners.get(path.name)
             reason = self._reason_to_leave(crawl)
             if reason is not None:
