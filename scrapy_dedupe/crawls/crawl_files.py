@@ -24,10 +24,11 @@ from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import ArchiveError, CrawlStateError, DedupeError
 from scrapy_dedupe.tasks.progress import NO_PROGRESS, Reached
+from scrapy_dedupe.warc.archive_names import OPEN_SUFFIX
 from scrapy_dedupe.warc.capture import target_uri
 from scrapy_dedupe.warc.codings import DECODED, STORED
 from scrapy_dedupe.warc.containers import WACZ_SUFFIX, files_in
-from scrapy_dedupe.warc.files import OPEN_SUFFIX, warc_files
+from scrapy_dedupe.warc.files import warc_files
 from scrapy_dedupe.warc.reading import read_record, read_records
 from scrapy_dedupe.warc.references import CaptureTable, reference_of
 from scrapy_dedupe.warc.remote import RemoteFile, is_url, open_in_order, shown, url_path

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import ArchiveError, CrawlStateError, DamagedInput
 from scrapy_dedupe.tasks.progress import NO_PROGRESS, Reached, part
-from scrapy_dedupe.warc.files import OPEN_SUFFIX, warc_files
+from scrapy_dedupe.warc.archive_names import OPEN_SUFFIX
+from scrapy_dedupe.warc.files import warc_files
 from scrapy_dedupe.warc.reading import read_records
 from scrapy_dedupe.warc.salvage import Salvaged, is_held, salvage
 

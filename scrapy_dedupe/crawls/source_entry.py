@@ -19,13 +19,13 @@ from scrapy_dedupe.stores.crawl_index import PAYLOAD_MODES
 from scrapy_dedupe.warc.cdxj_reading import CdxFault, cdxj_lines, read_cdxj
 from scrapy_dedupe.warc.codings import payload_mode
 from scrapy_dedupe.warc.reading import read_records
-from scrapy_dedupe.warc.remote import is_url, place_file, shown
+from scrapy_dedupe.warc.remote import is_url, place_file, shown, unreadable
 from scrapy_dedupe.warc.wacz_reading import StoredWacz
 
 from .crawl_files import PAYLOAD_FIELD, sha256_of, size_of, warcinfo_of
 from .entries import EntryRules, derive, entry_of_line
 from .entry_writer import EntryWriter
-from .sources import files_beside, kind_of, unreadable
+from .sources import files_beside, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -93,7 +93,9 @@ class SourceEntry(EntryWriter):
                 kind = kind_of(file)
                 if source.is_container != (kind == "wacz") or kind == "manifest":
                     wanted = "WACZ" if source.is_container else "WARC, ARC or CDXJ file"
-                    raise DamagedInput(f"{shown(str(file))} is not a {wanted}.")
+                    raise DamagedInput(
+                        f"{shown(str(file))} is not a {wanted}. Name another file, or correct the manifest."
+                    )
                 if kind == "wacz":
                     return self._enter_container(file)
                 size = _checked_size(source, size_of(file))
@@ -103,7 +105,8 @@ class SourceEntry(EntryWriter):
         except OSError as error:
             # Temporary files may be full, and the source may become unreadable.
             raise ArchiveError(
-                f"{shown(source.place)} cannot be imported: {error.strerror or error}."
+                f"{shown(source.place)} cannot be imported: {error.strerror or error}. Check whether it exists, and the free"
+                " space for temporary files (TMPDIR)."
             ) from error
 
     def _enter_container(self, file: ReadableFile) -> Counts | None:
@@ -285,6 +288,7 @@ def _checked_size(source: Source, size: int) -> int:
     if source.size is not None and source.size != size:
         raise DamagedInput(
             f"{shown(source.place)} has {size} bytes, but the manifest says {source.size}: another or incomplete file."
+            " Copy the file again, or correct the manifest."
         )
     return size
 
@@ -294,7 +298,7 @@ def _checked_hash(source: Source, file: ReadableFile, size: int, alive: Alive) -
     if source.hash is not None and source.hash != digest:
         raise DamagedInput(
             f"{shown(source.place)} has the SHA-256 {digest}, but the manifest says {source.hash}: it is another file, or"
-            " damaged."
+            " damaged. Copy the file again, or correct the manifest."
         )
     if taken != size:
         raise DamagedInput(

@@ -23,13 +23,14 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.errors import ArchiveError, DamagedInput, DedupeError, UsageError
+from scrapy_dedupe.errors import DamagedInput, DedupeError, UsageError
 from scrapy_dedupe.stores.base import Source
 from scrapy_dedupe.stores.crawl_index import checked_crawl_id, is_crawl_id
+from scrapy_dedupe.warc.archive_names import is_archive_name
 from scrapy_dedupe.warc.cdxj_reading import CdxCapture, cdxj_lines, read_cdxj
 from scrapy_dedupe.warc.containers import ZIP_MAGIC
 from scrapy_dedupe.warc.manifests import ListedFile, read_manifest
-from scrapy_dedupe.warc.remote import check_regular, is_url, place_file, shown
+from scrapy_dedupe.warc.remote import check_regular, is_url, place_file, shown, unreadable
 from scrapy_dedupe.warc.sources import ARC_LINE, GZIP_MAGIC, WARC_START
 from scrapy_dedupe.warc.wacz_reading import StoredWacz
 
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from scrapy_dedupe.stores.crawl_index import CrawlIndex
     from scrapy_dedupe.warc.sources import ReadableFile
 
-_WARC_NAME = re.compile(r".+\.w?arc(\.gz)?(\.open)?", re.IGNORECASE | re.DOTALL)
 _INDEX_NAME = re.compile(r".+\.cdxj?(\.gz)?", re.IGNORECASE | re.DOTALL)
 _SUFFIXES = re.compile(r"(\.(wacz|w?arc|cdxj?|gz|open))+\Z", re.IGNORECASE)
 _NOT_IN_IDS = re.compile(r"[^A-Za-z0-9._-]+")
@@ -197,19 +197,13 @@ def kind_of(file: ReadableFile) -> str:
     # The lines of an old CDX look like those of an ARC file.
     if _INDEX_NAME.fullmatch(name):
         return "index"
-    if ARC_LINE.fullmatch(line) or _WARC_NAME.fullmatch(name):
+    if ARC_LINE.fullmatch(line) or is_archive_name(name, may_be_open=True):
         return "warc"
     if name.endswith(".json"):
         return "manifest"
     raise DamagedInput(
-        f"{shown(str(file))} is not a WACZ, WARC, ARC or CDXJ file or a multi-WACZ JSON (*.json)."
-    )
-
-
-def unreadable(file: ReadableFile, error: OSError) -> ArchiveError:
-    """The exception for a file that cannot be read."""
-    return ArchiveError(
-        f"{shown(str(file))} cannot be read: {error.strerror or error}. Check that it exists and check its permissions."
+        f"{shown(str(file))} is not a WACZ, WARC, ARC or CDXJ file or a multi-WACZ JSON (*.json). Leave it"
+        " out, or copy it again if it should be one."
     )
 
 
@@ -230,7 +224,9 @@ def source_at(place: str, *, listed: ListedFile | None = None, crawl: str | None
         with suppress(OSError):
             check_regular(file)
     if kind == "manifest":
-        raise DamagedInput(f"{shown(place)} is a multi-WACZ JSON, but a file of an archive is expected here.")
+        raise DamagedInput(
+            f"{shown(place)} is a multi-WACZ JSON, but a file of an archive is expected here. Name the files that it lists."
+        )
     if kind == "warc" and isinstance(file, Path):
         # A WARC file is identified by its location, and manifests name the target of a link.
         place = os.path.realpath(file)
@@ -277,7 +273,7 @@ def _files_at(path: Path, *, is_named: bool) -> Iterator[str]:
     elif is_named:
         files = sorted(file for file in path.iterdir() if file.is_file())
         containers = [file for file in files if file.suffix.lower() == WACZ_SUFFIX]
-        for file in containers or [file for file in files if _WARC_NAME.fullmatch(file.name)]:
+        for file in containers or [file for file in files if is_archive_name(file.name, may_be_open=True)]:
             yield _absolute(file)
 
 

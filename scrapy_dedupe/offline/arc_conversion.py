@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
 from scrapy_dedupe.tasks.faults import Fault, Faults
@@ -25,13 +25,14 @@ from scrapy_dedupe.warc.arc_records import (
     digest_of_pieces,
     warcinfo_id,
 )
+from scrapy_dedupe.warc.archive_names import is_archive_name
 from scrapy_dedupe.warc.bodies import payload_digest
+from scrapy_dedupe.warc.dates import is_date
 from scrapy_dedupe.warc.framing import is_compressed, open_block
 from scrapy_dedupe.warc.reading import read_records
 from scrapy_dedupe.warc.remote import shown
 
 from .file_rewriting import RecordFile, remove_parts
-from .manifest_lines import is_date
 from .output_folder import held_output
 
 if TYPE_CHECKING:
@@ -45,8 +46,6 @@ if TYPE_CHECKING:
     from scrapy_dedupe.warc.framing import Damage
     from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.sources import ReadableFile
-
-_ARC_NAME: Final = re.compile(r".+\.arc(\.gz)?", re.IGNORECASE | re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +247,9 @@ def convert_files(
     """
     faults = Faults(keep_going=keep_going)
     inputs = find_inputs(words, faults=faults, recursive=recursive, without=folder)
-    chosen = [given for given in inputs if given.name in words or _ARC_NAME.fullmatch(given.name)]
+    chosen = [
+        given for given in inputs if given.name in words or is_archive_name(given.name, formats=("arc",))
+    ]
     if not chosen and not faults.count:
         raise UsageError(
             "None of the files is an ARC file (*.arc, *.arc.gz). Name them, or search folders with -r."

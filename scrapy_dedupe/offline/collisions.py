@@ -47,13 +47,14 @@ from scrapy_dedupe.errors import ArchiveError, DamagedInput
 from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.offline.manifest import read_lines, write_text
 from scrapy_dedupe.offline.manifest_lines import ManifestLine, file_of, parse_text_line, text_line
-from scrapy_dedupe.offline.ordering import by_cluster, moment, place_key, sorted_rows
+from scrapy_dedupe.offline.ordering import by_cluster, place_key, sorted_rows
 from scrapy_dedupe.offline.ordering import number as numbered
 from scrapy_dedupe.tasks.progress import NO_PROGRESS, part
 from scrapy_dedupe.tasks.state import StateFolder, reading, writing
 from scrapy_dedupe.tasks.work import WorkFolder
 from scrapy_dedupe.warc.bodies import decoded_pieces, has_more_than_payload, payload_pieces
 from scrapy_dedupe.warc.codings import Undecodable
+from scrapy_dedupe.warc.dates import date_key
 from scrapy_dedupe.warc.windows import are_same
 from scrapy_dedupe.warc.zip_members import StoredMember
 
@@ -195,7 +196,7 @@ class _Comparison:
     def _unrepeated(self, group: Iterator[_Line]) -> Iterator[_Line]:
         """The lines of one digest, except records that were listed before, even under another name of their file."""
         # The same record has the same date, so only the records of one date must be remembered.
-        for _, same_date in itertools.groupby(group, lambda item: moment(item[1].date)):
+        for _, same_date in itertools.groupby(group, lambda item: date_key(item[1].date)):
             seen: set[tuple[str, int]] = set()
             for index, line, result in same_date:
                 place = self._identity(line.file), line.offset

@@ -32,10 +32,11 @@ from scrapy_dedupe.warc.bodies import (
     usual_body,
 )
 from scrapy_dedupe.warc.codings import Undecodable, codings_of
+from scrapy_dedupe.warc.dates import is_date
 from scrapy_dedupe.warc.framing import frames
 from scrapy_dedupe.warc.reading import KEPT_BYTES, bare_uri, says_http, stored_record
 
-from .manifest_lines import DECODED, ManifestLine, is_date, why_unwritable
+from .manifest_lines import DECODED, ManifestLine, why_unwritable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

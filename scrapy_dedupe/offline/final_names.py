@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import filecmp
 import os
-import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -19,6 +18,7 @@ from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.files.folders import sync_folder
 from scrapy_dedupe.tasks.state import reading, writing
 from scrapy_dedupe.tasks.work import facts_of
+from scrapy_dedupe.warc.archive_names import is_archive_name
 from scrapy_dedupe.warc.files import prove_writable
 from scrapy_dedupe.warc.remote import RemoteFile, real_place
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from scrapy_dedupe.tasks.work import FileFacts, SourceFiles
     from scrapy_dedupe.warc.sources import ReadableFile
 
-_ARCHIVE_NAME: Final = re.compile(r".*\.w?arc(\.gz)?", re.IGNORECASE | re.DOTALL)
 _MOST_UNLISTED: Final = 1_000
 
 
@@ -131,7 +130,7 @@ class NewFiles:
                 entries = sorted(entry.name for entry in os.scandir(folder) if entry.is_file())
             for entry in entries:
                 path = os.path.join(folder, entry)  # noqa: PTH118 - compared with the known names as text
-                if _ARCHIVE_NAME.fullmatch(entry) and real_place(path) not in known:
+                if is_archive_name(entry) and real_place(path) not in known:
                     found.append(str(PurePosixPath(name, entry)))
         return tuple(found[:_MOST_UNLISTED])
 

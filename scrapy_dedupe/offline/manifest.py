@@ -263,7 +263,9 @@ def _parquet_lines(path: Path, faults: Faults) -> Iterator[tuple[str, ManifestLi
         found = {name: str(kind) for name, kind, *_ in rows.description}
         if len(found) not in COLUMNS or found != _kinds(len(found)):
             shown = ", ".join(f"{name} {kind}" for name, kind in found.items())
-            raise DamagedInput(f"{path} is not a manifest: its columns are {shown[:300]}.")
+            raise DamagedInput(
+                f"{path} is not a manifest: its columns are {shown[:300]}. Name a file that warcsum or a later step has written."
+            )
         for number, row in enumerate(rows_of(rows), 1):
             place = f"{path}, row {number}"
             try:

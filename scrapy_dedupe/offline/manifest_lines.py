@@ -23,7 +23,7 @@ import re
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from scrapy_dedupe.warc.dates import parse_date
+from scrapy_dedupe.warc.dates import is_date, parse_date
 
 _DIGITS: Final = {"md5": 32, "sha1": 40, "sha256": 64, "sha512": 128}
 ALGORITHMS: Final = tuple(_DIGITS)
@@ -37,7 +37,6 @@ DECODED: Final = "decoded-"
 _DIGEST: Final = re.compile(
     f"(?:{DECODED})?(?:{'|'.join(f'{name}:[0-9a-f]{{{digits}}}' for name, digits in _DIGITS.items())})"
 )
-_DATE: Final = re.compile(r"\d{4}-\d\d-\d\dT(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d{1,9})?Z", re.ASCII)
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
 _MAX_NUMBER: Final = (1 << 63) - 1
@@ -237,24 +236,6 @@ def _checked(line: ManifestLine) -> ManifestLine:
     elif not (has_uri and has_date):
         raise ValueError(f"it is copy {line.copy} but has no URI and date of its original")
     return line
-
-
-def is_date(text: str) -> bool:
-    """Whether a manifest can hold a date.
-
-    >>> is_date("2026-11-28T01:02:03Z"), is_date("2026-11-28T01:02:03+01:00")
-    (True, False)
-    """
-    # Parse each day only once.
-    return _is_day(text[:10] if _DATE.fullmatch(text) else text)
-
-
-@lru_cache(maxsize=4_096)
-def _is_day(text: str) -> bool:
-    try:
-        return bool(parse_date(text))
-    except ValueError:
-        return False
 
 
 def _number(text: str, what: str) -> int:

@@ -35,7 +35,7 @@ from scrapy_dedupe.tasks.faults import Faults
 from scrapy_dedupe.tasks.outputs import left_folder
 from scrapy_dedupe.tasks.state import LOCK, reading
 from scrapy_dedupe.tasks.work import facts_of
-from scrapy_dedupe.warc.dates import date_digits
+from scrapy_dedupe.warc.dates import date_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -54,7 +54,6 @@ PART_FORMATS: Final = ("text", "jsonl")
 _BUFFER_BYTES: Final = 1 << 16
 
 _LOW: Final = re.compile(rb"[\x00-\x21]")
-_NO_MARKS: Final = str.maketrans("", "", "-:Tt")
 _NUMBER: Final = re.compile(r"[1-9]\d*", re.ASCII)
 _MOVED: Final = "moved.json"  # the files that get the names of parts, after all are written
 
@@ -102,19 +101,6 @@ def number(lines: Iterable[ManifestLine], *, faults: Faults | None = None) -> It
             )
 
 
-def moment(date: str) -> str:
-    """A WARC-Date as 23 digits that sort by time. Raises ValueError.
-
-    >>> moment("2012-04-08T20:13:38.5Z"), moment("2012")
-    ('20120408201338500000000', '20120101000000000000000')
-    """
-    digits = date[:19].translate(_NO_MARKS)
-    if len(date) == 20 and len(digits) == 14 and digits.isdigit() and date[19] in "Zz":
-        return f"{digits}000000000"  # a fast path for the usual form
-    fraction = date.partition(".")[2].strip().rstrip("Zz")
-    return date_digits(date)[:14] + fraction.ljust(9, "0")
-
-
 def sorted_rows(rows: Iterable[bytes], folder: Path) -> Iterator[bytes]:
     """Sort rows by their bytes; each ends with a line end. *folder* and the exceptions are those of `by_cluster`."""
     held: list[bytes] = []
@@ -158,7 +144,7 @@ def place_key(line: ManifestLine) -> bytes:
 
 
 def _cluster_key(line: ManifestLine) -> bytes:
-    start = f"{line.digest}\t{line.extension or 1:019}\t{moment(line.date)}\t"
+    start = f"{line.digest}\t{line.extension or 1:019}\t{date_key(line.date)}\t"
     return start.encode() + place_key(line)
 
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, DedupeError, UsageError
-from scrapy_dedupe.offline.reference_changes import date_key
+from scrapy_dedupe.warc.dates import valid_date_key
 from scrapy_dedupe.warc.framing import arc_values
 from scrapy_dedupe.warc.reading import bare_uri, read_record
 from scrapy_dedupe.warc.remote import (
@@ -261,7 +261,7 @@ def _difference(record: StoredRecord, line: ManifestLine) -> str | None:
     if not _is_uri(record.target_uri or "", line.uri):
         return f"the record's URI is {record.target_uri}, but {line.uri} in the manifest"
     date = record.date or ""
-    if date != line.date and date_key(date) != date_key(line.date):
+    if date != line.date and valid_date_key(date) != valid_date_key(line.date):
         return f"the record's date is {record.date}, but {line.date} in the manifest"
     return None
 
@@ -289,7 +289,9 @@ def read_path_map(path: Path) -> dict[str, str]:
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not a path map: it is not UTF-8 text.") from error
+        raise UsageError(
+            f"{path} is not a path map: it is not UTF-8 text. Write lines NAME PLACE in UTF-8."
+        ) from error
     places: dict[str, str] = {}
     for where, name, place in (_of_json if text.lstrip().startswith("{") else _of_lines)(path, text):
         place = place if is_url(place) else str(path.parent / place)
@@ -316,7 +318,9 @@ def _of_json(path: Path, text: str) -> Iterator[tuple[str, str, str]]:
     try:
         pairs = json.loads(text, object_pairs_hook=list)
     except ValueError as error:
-        raise UsageError(f"{path} is not a path map: {error}.") from error
+        raise UsageError(
+            f"{path} is not a path map: {error}. Write lines NAME PLACE, or a JSON object of names and places."
+        ) from error
     for name, place in pairs:
         if not isinstance(place, str):
             raise UsageError(f"{path}: the place of {name} is not a string. Give a path or URL.")

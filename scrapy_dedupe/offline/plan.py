@@ -230,7 +230,12 @@ def read_slice(folder: Path) -> Slice:
     if not folder.exists():
         return found
     files = ", ".join(map(source, sorted(folder.glob("*.parquet"))))
-    with open_engine(PURPOSE, lambda text: ArchiveError(f"{folder} cannot be read: {text}.")) as engine:
+    with open_engine(
+        PURPOSE,
+        lambda text: ArchiveError(
+            f"{folder} cannot be read: {text}. Check the disk, then start again without the unfinished work."
+        ),
+    ) as engine:
 
         def rows(kind: str, *columns: str) -> Iterator[tuple[Any, ...]]:
             names = ", ".join(f'"{name}"' for name in columns)

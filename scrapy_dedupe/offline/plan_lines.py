@@ -107,7 +107,7 @@ FROM referred
 _PLACED: Final = """
 CREATE TABLE placed AS SELECT r.file, r."offset", r.length, r.target_uri AS uri, r.target_date AS date, r.{algorithm} AS value,
     r.blake2b, r.size_bytes, r.is_alone,
-    row_number() OVER (PARTITION BY r.{algorithm} ORDER BY r.moment, f.name, r."offset") AS place,
+    row_number() OVER (PARTITION BY r.{algorithm} ORDER BY r.date_key, f.name, r."offset") AS place,
     count(*) OVER (PARTITION BY r.{algorithm}) AS lines
 FROM row r JOIN file f ON f.file = r.file WHERE r.is_listed
 """

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from scrapy_dedupe.offline.revisits import bare, pointed_to, revisit_id, with_concurrent
 from scrapy_dedupe.warc.capture import parse_digest
-from scrapy_dedupe.warc.dates import parse_date
+from scrapy_dedupe.warc.dates import valid_date_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -69,14 +69,6 @@ class Standing(NamedTuple):
     is_here: bool
     uri: bytes | None
     date_key: str | None
-
-
-def date_key(text: str | None) -> str | None:
-    """A date for comparison, equal for all texts of one time; None if it is invalid."""
-    try:
-        return parse_date(text).isoformat() if text else None
-    except ValueError:
-        return None
 
 
 def digest_key(text: str | None) -> str | None:
@@ -134,7 +126,10 @@ class ReferenceChanges:
     def _of_revisit(self, head: RawHead, refers_to: bytes | None) -> MeantRecord | None:
         """The converted record that a revisit refers to."""
         digest = digest_key(_text(head.get(b"WARC-Payload-Digest")))
-        uri, date = head.get(b"WARC-Refers-To-Target-URI"), date_key(_text(head.get(b"WARC-Refers-To-Date")))
+        uri, date = (
+            head.get(b"WARC-Refers-To-Target-URI"),
+            valid_date_key(_text(head.get(b"WARC-Refers-To-Date"))),
+        )
         uri = bare(uri) if uri else None
         record_id = bare(refers_to) if refers_to else None
         if uri is not None and date is not None:

@@ -33,7 +33,6 @@ from typing import TYPE_CHECKING, Final, Literal
 from scrapy_dedupe.errors import ArchiveError
 from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.offline.file_rewriting import RecordFile, RecordParts
-from scrapy_dedupe.offline.reference_changes import date_key
 from scrapy_dedupe.offline.restored_records import (
     FORMER_ID,
     OriginalRecord,
@@ -48,6 +47,7 @@ from scrapy_dedupe.offline.restored_records import (
 from scrapy_dedupe.offline.revisits import record_bytes
 from scrapy_dedupe.tasks.progress import part
 from scrapy_dedupe.tasks.state import reading, writing
+from scrapy_dedupe.warc.dates import valid_date_key
 from scrapy_dedupe.warc.framing import is_compressed, open_block
 from scrapy_dedupe.warc.raw_heads import raw_head
 from scrapy_dedupe.warc.reading import read_record, read_records
@@ -239,7 +239,7 @@ def _add_pointed(plan: sqlite3.Connection, file: int, record: StoredRecord) -> N
     uri = former(record, "WARC-Refers-To-Target-URI") or record.refers_to_uri
     date = former(record, "WARC-Refers-To-Date") or record.refers_to_date
     ids = [*record.get_all("Former-WARC-Concurrent-To"), former(record, "WARC-Refers-To")]
-    mentions = [(None, uri, date_key(date)), *((one, None, None) for one in ids)]
+    mentions = [(None, uri, valid_date_key(date)), *((one, None, None) for one in ids)]
     plan.executemany(
         "INSERT INTO mention VALUES (?, ?, ?, ?, ?)", [(file, record.offset, *one) for one in mentions]
     )
@@ -296,7 +296,7 @@ def leave_unrestored(
             reason or f"its original {original} is in none of the files; name the file with --originals",
         )
         if former_id is not None:
-            values = (former_id, record.target_uri, date_key(record.date))
+            values = (former_id, record.target_uri, valid_date_key(record.date))
             plan.execute("INSERT INTO lost VALUES (?, ?, ?)", values)
     plan.execute(_MENTIONING)
     plan.execute("COMMIT")

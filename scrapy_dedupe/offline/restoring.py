@@ -117,7 +117,9 @@ def restore(
                 f"{given.name} is remote or inside a container, but restore can only write local WARC files. Extract it first."
             )
     if not inputs:
-        raise UsageError("None of the files can be read as WARC files; there is nothing to restore.")
+        raise UsageError(
+            "None of the files can be read as WARC files. Name WARC files, or a folder with them."
+        )
     known = {os.path.realpath(given.name) for given in inputs}
     others = find_inputs(originals, faults=faults, recursive=True) if originals else []
     others = [given for given in others if os.path.realpath(given.name) not in known]

@@ -302,7 +302,10 @@ class Rewriting:
                 keep_going=options.keep_going,
             )
         except OSError as error:
-            raise ArchiveError(f"The new files cannot be verified: {error.strerror or error}.") from error
+            raise ArchiveError(
+                f"The new files cannot be verified: {error.strerror or error}. Check the free space and the permissions, then"
+                " repeat the command: it continues."
+            ) from error
         total: Counter[str] = Counter()
         for done in rewrites.values():
             total.update(done)

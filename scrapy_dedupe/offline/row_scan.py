@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import base64
 import re
-from functools import lru_cache, partial
+from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
 from scrapy_dedupe.offline.digests import Digester, DigestOptions
-from scrapy_dedupe.offline.manifest_lines import ManifestLine, is_date
-from scrapy_dedupe.offline.ordering import moment
-from scrapy_dedupe.offline.reference_changes import date_key, digest_key
+from scrapy_dedupe.offline.manifest_lines import ManifestLine
+from scrapy_dedupe.offline.reference_changes import digest_key
 from scrapy_dedupe.offline.revisits import (
     RECORD_END,
     bare,
@@ -38,6 +37,7 @@ from scrapy_dedupe.warc.bodies import (
     payload_digests,
     usual_body,
 )
+from scrapy_dedupe.warc.dates import is_date, valid_date_key
 from scrapy_dedupe.warc.framing import is_compressed
 from scrapy_dedupe.warc.raw_heads import RawHead, UsualHead, raw_head, stored_uri, usual_head
 from scrapy_dedupe.warc.reading import says_http, stored_record
@@ -223,7 +223,7 @@ class RowScan:
                 "id": record_id,
                 "uri": None if uri is None else bare(uri),
                 "date": date,
-                "date_key": None if date is None else _of_date(date.decode("latin-1"))[0],
+                "date_key": None if date is None else valid_date_key(date.decode("latin-1")),
                 "digest": digest,
                 "digest_key": None if digest is None else digest_key(digest.decode("latin-1")),
             }
@@ -239,7 +239,7 @@ class RowScan:
             "concurrent_to": [bare(value) for value in concurrent] or None,
             "refers_to": [bare(value) for value in refers_to] or None,
             "refers_uris": [bare(value) for value in head.get_all(b"warc-refers-to-target-uri")] or None,
-            "refers_date_key": date_key(refers_date.decode("latin-1")) if refers_date else None,
+            "refers_date_key": valid_date_key(refers_date.decode("latin-1")) if refers_date else None,
             "is_fixed": is_fixed,
         }
         if not is_fixed and kind not in CAPTURES:
@@ -260,7 +260,7 @@ class RowScan:
         }
         if head is None:
             date = (record.date or "").encode("ascii", "replace") or None
-            values |= {"uri": stored, "date": date, "date_key": date_key(record.date)}
+            values |= {"uri": stored, "date": date, "date_key": valid_date_key(record.date)}
         if self._is_lost:
             values |= {"reason": "damaged", "unfit": "damaged"}
         if not digests:
@@ -304,10 +304,8 @@ class RowScan:
     ) -> None:
         for name in self._task.algorithms:
             values[name] = digests[name]
-        date = values["target_date"]
         values |= {
             "size_bytes": size_bytes,
-            "moment": _of_date(date)[1] if values["is_listed"] and date else None,
             "is_alone": is_alone,
             "is_chunked": is_chunked,
         }
@@ -371,10 +369,3 @@ def _mime(record: StoredRecord) -> str:
     assert record.http is not None
     value = record.http.get(b"Content-Type") or b""
     return value.partition(b";")[0].strip().lower().decode("latin-1")
-
-
-@lru_cache(1_024)
-def _of_date(text: str) -> tuple[str | None, str | None]:
-    """The key of a date and its digits for sorting; None if it is not valid."""
-    key = date_key(text)
-    return key, None if key is None else moment(text)

@@ -9,7 +9,7 @@ id_key               BLOB     WARC-Record-ID without angle brackets
 id                   BLOB     WARC-Record-ID as stored; this and the next five only of captures and revisits
 uri                  BLOB     WARC-Target-URI as stored, without angle brackets; of an ARC record the URL in UTF-8
 date                 BLOB     WARC-Date as stored
-date_key             VARCHAR  the same text for all forms of one time (`reference_changes.date_key`)
+date_key             VARCHAR  the time as text that sorts by time (`dates.date_key`)
 digest               BLOB     WARC-Payload-Digest as stored; for a capture without it, the SHA-1 of its payload
 digest_key           VARCHAR  the same text for all forms of one digest (`reference_changes.digest_key`)
 concurrent_to        BLOB[]   WARC-Concurrent-To, without angle brackets
@@ -23,7 +23,6 @@ is_other_method      BOOLEAN  a request with another method than GET
 is_listed            BOOLEAN  a capture that has a line in a manifest made from the rows
 target_uri           BLOB     the URI of this line, in UTF-8
 target_date          VARCHAR  the date of this line
-moment               VARCHAR  the date as digits that sort by time (`ordering.moment`)
 md5, sha1, sha256,   BLOB     digests of the payload, as requested
 sha512, blake2b
 size_bytes           BIGINT   the size of the payload
@@ -67,7 +66,7 @@ if TYPE_CHECKING:
     from scrapy_dedupe.offline.eligibility import Eligibility
     from scrapy_dedupe.warc.sources import ReadableFile
 
-VERSION: Final = 3
+VERSION: Final = 4
 PURPOSE: Final = "Deduplicating an archive"
 SECOND: Final = "blake2b"
 """The name of the second digest, as a column and for `warc.bodies.hasher_of`."""
@@ -100,7 +99,6 @@ class RecordRow(NamedTuple):
     is_listed: bool = False
     target_uri: bytes | None = None
     target_date: str | None = None
-    moment: str | None = None
     md5: bytes | None = None
     sha1: bytes | None = None
     sha256: bytes | None = None
@@ -122,7 +120,7 @@ _TYPES: Final = {
     "BIGINT": "offset length size_bytes heads_bytes head_bytes block_bytes",
     "BLOB[]": "concurrent_to refers_to refers_uris",
     "BOOLEAN": "is_gzip is_fixed is_other_method is_listed is_alone is_chunked",
-    "VARCHAR": "kind date_key digest_key refers_date_key target_date moment reason unfit mime",
+    "VARCHAR": "kind date_key digest_key refers_date_key target_date reason unfit mime",
 }
 _TYPE_OF: Final = {name: kind for kind, names in _TYPES.items() for name in names.split()}
 COLUMNS: Final = {name: _TYPE_OF.get(name, "BLOB") for name in RecordRow._fields}

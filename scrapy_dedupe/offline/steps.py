@@ -18,11 +18,10 @@ later, the files of the earlier run are moved to ``earlier/1/``, ``earlier/2/`` 
 from __future__ import annotations
 
 import os
-import re
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from scrapy_dedupe.errors import ArchiveError, UsageError
 from scrapy_dedupe.stores.duckdb import require_engine
@@ -33,6 +32,7 @@ from scrapy_dedupe.tasks.outputs import refuse_other_files, work_folder
 from scrapy_dedupe.tasks.progress import NO_PROGRESS, part
 from scrapy_dedupe.tasks.state import LOCK, StateFolder, reading, writing
 from scrapy_dedupe.tasks.work import JOB, OutputTask, WorkFolder
+from scrapy_dedupe.warc.archive_names import with_warc_suffix
 from scrapy_dedupe.warc.reading import read_records
 from scrapy_dedupe.warc.remote import real_place
 
@@ -57,8 +57,6 @@ if TYPE_CHECKING:
     from .eligibility import Savings
 
 MANIFEST, REPORT, EARLIER = "manifest.txt", "report.json", "earlier"
-
-_ARC_SUFFIX: Final = re.compile(r"\.arc(?=(\.gz)?\Z)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +142,9 @@ def run_steps(
     DuckDB is not installed.
     """
     if not inputs:
-        raise UsageError("None of the files can be read as WARC or ARC.")
+        raise UsageError(
+            "None of the files can be read as WARC or ARC. Name WARC or ARC files, or a folder with them."
+        )
     for given in inputs:
         refuse_unwritable(given.name, given.file, in_place=options.in_place)
     converted = _converted_names(inputs) if options.convert_arc else {}
@@ -426,7 +426,7 @@ def _converted_names(inputs: Sequence[Input]) -> dict[int, str]:
     names: dict[int, str] = {}
     for number, given in enumerate(inputs):
         if _is_arc(given):
-            name = _ARC_SUFFIX.sub(".warc", given.name)
+            name = with_warc_suffix(given.name)
             names[number] = name if name != given.name else f"{name}.warc"
     named = [Input(names.get(number, given.name), given.file) for number, given in enumerate(inputs)]
     refuse_equal_names(named, "after --convert-arc", "Rename one, or process them in two runs.")

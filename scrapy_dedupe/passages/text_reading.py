@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Final
 from w3lib.encoding import html_to_unicode, read_bom
 
 from scrapy_dedupe.tasks.faults import Faults
+from scrapy_dedupe.warc.archive_names import archive_name
 from scrapy_dedupe.warc.codings import (
     DecodedPage,
     Undecodable,
@@ -37,7 +38,6 @@ from scrapy_dedupe.warc.codings import (
     is_charset,
 )
 from scrapy_dedupe.warc.containers import WACZ_SUFFIX
-from scrapy_dedupe.warc.files import OPEN_SUFFIX
 from scrapy_dedupe.warc.sources import GZIP_MAGIC
 
 from .preparation import batches_of, prepare
@@ -67,7 +67,6 @@ an archive, whose headers decide its kind; OPEN is an archive that a crawl is wr
 START_BYTES: Final = 65_536
 """How many of the first bytes are examined."""
 
-_ARCHIVE_NAME: Final = re.compile(r".+\.w?arc(\.(gz|zst|bz2|xz|lz4))?", re.IGNORECASE | re.DOTALL)
 # Any other JSON file is plain text.
 _WACZ_LIST: Final = ".multi-wacz.json"
 _PAGES: Final = {
@@ -96,8 +95,8 @@ def form_of(name: str, start: bytes) -> str:
     ('html', 'plain', 'binary')
     """
     name = name.lower()
-    if _ARCHIVE_NAME.fullmatch(name.removesuffix(OPEN_SUFFIX)):
-        return OPEN if name.endswith(OPEN_SUFFIX) else ARCHIVE
+    if (archive := archive_name(name)) is not None:
+        return OPEN if archive.is_open else ARCHIVE
     if name.endswith((WACZ_SUFFIX, _WACZ_LIST)):
         return ARCHIVE
     if start.startswith(GZIP_MAGIC):

@@ -143,7 +143,12 @@ class SparkJoins:
         found = self._session.sql(self._translated(query))
         # Parquet needs unique names without parentheses.
         found.toDF(*(f"_{place}" for place in range(len(found.columns)))).write.parquet(_target(path))
-        with open_engine(PURPOSE, lambda text: ArchiveError(f"{path} cannot be read: {text}.")) as engine:
+        with open_engine(
+            PURPOSE,
+            lambda text: ArchiveError(
+                f"{path} cannot be read: {text}. Check the disk, then start again without the unfinished work."
+            ),
+        ) as engine:
             for file in sorted(path.glob("*.parquet")):
                 yield from rows_of(engine.execute(f"SELECT * FROM read_parquet({source(file)})"))  # noqa: S608
         shutil.rmtree(path)

@@ -181,14 +181,16 @@ class SqliteFile:
         if not is_there:
             raise StoreUnavailable(
                 f"The file of the store {self.url} was removed or replaced while it was open; data written since then"
-                " is lost."
+                " is lost. Restore the file, and do not move or delete it during a crawl."
             )
         with transaction(self._connection, self.url):
             self._connection.execute("INSERT OR IGNORE INTO probe VALUES ('probe')")
             found = self._connection.execute("SELECT count(*) FROM probe").fetchone()[0]
             self._connection.execute("DELETE FROM probe")
         if found != 1:
-            raise StoreUnavailable(f"The store {self.url} did not return the value that was written to it.")
+            raise StoreUnavailable(
+                f"The store {self.url} did not return the value that was written to it. Check the disk."
+            )
 
     def close(self) -> None:
         """Close the file. Safe to repeat."""

@@ -11,16 +11,15 @@ from __future__ import annotations
 import glob
 import os
 import posixpath
-import re
 from dataclasses import dataclass
 from pathlib import Path, PurePath, PurePosixPath
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
 from scrapy_dedupe.tasks.work import size_of
+from scrapy_dedupe.warc.archive_names import archive_name
 from scrapy_dedupe.warc.containers import files_in
-from scrapy_dedupe.warc.files import OPEN_SUFFIX
-from scrapy_dedupe.warc.remote import is_url, place_file, real_place
+from scrapy_dedupe.warc.remote import is_url, place_file, real_place, unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -30,10 +29,6 @@ if TYPE_CHECKING:
 
 STATE_FOLDER = ".dedupe"
 """The folder for unfinished work. Nothing in it is an input, and no output file may be in it."""
-
-# Other compressions than gzip cannot be read, but such files must be reported.
-_ARCHIVE_NAME = re.compile(r".+\.w?arc(\.(gz|zst|bz2|xz|lz4))?", re.IGNORECASE | re.DOTALL)
-_OPEN_NAME = re.compile(rf"{_ARCHIVE_NAME.pattern}{re.escape(OPEN_SUFFIX)}", re.IGNORECASE | re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,13 +225,13 @@ def _files_below(
     without: Path | None,
     *,
     is_strict: bool = True,
-    pattern: re.Pattern[str] = _ARCHIVE_NAME,
+    are_open: bool = False,
 ) -> Iterator[str]:
     def refuse(error: OSError) -> None:
-        raise ArchiveError(f"{error.filename} cannot be read: {error.strerror or error}.") from error
+        raise unreadable(error.filename, error) from error
 
     for path, folders, files in os.walk(folder, onerror=refuse if is_strict else None):
-        yield from (str(PurePath(path, name)) for name in sorted(files) if pattern.fullmatch(name))
+        yield from (str(PurePath(path, name)) for name in sorted(files) if _is_input(name, are_open))
         folders[:] = sorted(
             name
             for name in folders
@@ -244,8 +239,14 @@ def _files_below(
         )
 
 
+def _is_input(name: str, is_open: bool) -> bool:
+    # Other compressions than gzip cannot be read, but such files must be reported.
+    found = archive_name(name)
+    return found is not None and found.is_open == is_open
+
+
 def _open_files(folder: Path, recursive: bool, without: Path | None) -> Iterator[str]:
-    return _files_below(folder, recursive, without, is_strict=False, pattern=_OPEN_NAME)
+    return _files_below(folder, recursive, without, is_strict=False, are_open=True)
 
 
 def _is(folder: Path, other: Path | None) -> bool:

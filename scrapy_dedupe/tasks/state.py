@@ -16,7 +16,7 @@ from scrapy_dedupe.errors import ArchiveError
 from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.files.folders import sync_folder
 from scrapy_dedupe.files.locks import FileLock, is_locked
-from scrapy_dedupe.warc.remote import shown
+from scrapy_dedupe.warc.remote import unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -165,7 +165,4 @@ def reading(file: object) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ArchiveError(
-            f"{shown(str(file))} cannot be read: {error.strerror or error}. Check whether it exists, and its"
-            " permissions."
-        ) from error
+        raise unreadable(file, error) from error

@@ -94,7 +94,9 @@ class RowFacts:
             yield from map(OldRecord._make, rows_of(engine.execute(query)))
 
     def _refused(self, text: str) -> ArchiveError:
-        return ArchiveError(f"{self.rows} cannot be read: {text}.")
+        return ArchiveError(
+            f"{self.rows} cannot be read: {text}. Check the disk, then start again without the unfinished work."
+        )
 
 
 class RecordReader:

@@ -11,7 +11,6 @@ the record before.
 from __future__ import annotations
 
 import os
-import re
 import secrets
 import shutil
 import tempfile
@@ -27,6 +26,7 @@ from scrapy_dedupe.tasks.inputs import output_names
 from scrapy_dedupe.tasks.jobs import run_jobs
 from scrapy_dedupe.tasks.progress import NoProgress
 from scrapy_dedupe.tasks.work import size_of
+from scrapy_dedupe.warc.archive_names import is_archive_name, with_warc_suffix
 from scrapy_dedupe.warc.containers import find_files
 from scrapy_dedupe.warc.remote import real_place
 
@@ -50,8 +50,6 @@ _COUNTED: Final = (
     *("records", "unchanged", "converted", "repointed", "restored", "rechunked", "from_arc"),
     *("resolved", "by_digest", "dangling_before", "ambiguous", "sample", "replayed"),
 )
-_ARCHIVE_NAME: Final = re.compile(r".*\.w?arc(\.gz)?", re.IGNORECASE | re.DOTALL)
-_ARC_SUFFIX: Final = re.compile(r"\.arc((?:\.gz)?)\Z", re.IGNORECASE)
 
 Pair = tuple["ReadableFile | None", "ReadableFile | None"]
 """A file before and the file after."""
@@ -199,7 +197,7 @@ def pairs_of(before: Path, after: Path) -> list[Pair]:
         return [(before, after)]
     old, new = files_below(before), files_below(after)
     if not old:
-        raise UsageError(f"{before} has no WARC or ARC files.")
+        raise _no_archives(before)
     if not any(_partner(name, new) in new for name in old):
         old = {below.as_posix(): old[name] for name, below in output_names(old).items()}
     pairs: list[Pair] = []
@@ -210,7 +208,7 @@ def pairs_of(before: Path, after: Path) -> list[Pair]:
 
 
 def _partner(name: str, new: Mapping[str, Path]) -> str:
-    return name if name in new else _ARC_SUFFIX.sub(r".warc\1", name)
+    return name if name in new else with_warc_suffix(name)
 
 
 def files_below(folder: Path) -> dict[str, Path]:
@@ -220,9 +218,13 @@ def files_below(folder: Path) -> dict[str, Path]:
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in names:
             path = Path(place, name)
-            if _ARCHIVE_NAME.fullmatch(name) and path.is_file():
+            if is_archive_name(name) and path.is_file():
                 files[path.relative_to(folder).as_posix()] = path
     return files
+
+
+def _no_archives(folder: Path) -> UsageError:
+    return UsageError(f"{folder} has no WARC or ARC files. Name a folder with such files.")
 
 
 def originals_of(places: Iterable[str]) -> list[ReadableFile]:
@@ -233,7 +235,7 @@ def originals_of(places: Iterable[str]) -> list[ReadableFile]:
         if path.is_dir():
             below = files_below(path)
             if not below:
-                raise UsageError(f"{place!r} has no WARC or ARC files.")
+                raise _no_archives(path)
             found += [file for _, file in sorted(below.items())]
         else:
             found += find_files([place])

@@ -165,10 +165,13 @@ def unpacked(pieces: Iterable[bytes], where: str, stored_bytes: int | None = Non
                 )
             yield out
     except Incomplete:
-        raise DamagedInput(f"{where} is truncated: it ends inside a gzip member, at byte {taken}.") from None
+        raise DamagedInput(
+            f"{where} is truncated: it ends inside a gzip member, at byte {taken}. Copy the file again."
+        ) from None
     except Undecodable as error:
         raise DamagedInput(
             f"{where} does not unpack: a gzip member that ends before byte {taken} is damaged ({error.__cause__})."
+            " Copy the file again."
         ) from error
 
 

@@ -8,11 +8,11 @@ exist below its folder.
 from __future__ import annotations
 
 import glob
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import DamagedInput, UsageError
+from scrapy_dedupe.warc.archive_names import is_archive_name
 from scrapy_dedupe.warc.manifests import SUFFIX, is_manifest, read_manifest
 from scrapy_dedupe.warc.remote import check_regular, is_url, place_file, read_errors, real_place, shown
 from scrapy_dedupe.warc.sources import ARC_LINE, GZIP_MAGIC, WARC_START
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
 WACZ_SUFFIX = ".wacz"
 
-_MEMBER = re.compile(r"archive/.*\.w?arc(\.gz)?", re.IGNORECASE | re.DOTALL)
-_ARCHIVE_NAME = re.compile(r".*\.w?arc(\.gz)?(\.open)?", re.IGNORECASE | re.DOTALL)
+_ARCHIVE_FOLDER = "archive/"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _START_BYTES = 256
 
@@ -69,10 +68,11 @@ def files_in(container: ReadableFile) -> list[ReadableFile]:
 
 def archive_names(directory: ZipDirectory) -> list[str]:
     """The names of the WARC files in a WACZ, in order. Raises DamagedInput if there are none."""
-    names = sorted(name for name in directory.names if _MEMBER.fullmatch(name))
+    names = sorted(name for name in directory.names if _is_member(name))
     if not names:
         raise DamagedInput(
-            f"{shown(str(directory.container))} has no WARC files in its folder archive/; it is not a WACZ."
+            f"{shown(str(directory.container))} has no WARC files in its folder archive/; it is not a WACZ. Leave it out, or"
+            " extract it and name the WARC files in it."
         )
     return names
 
@@ -99,8 +99,15 @@ def _check_format(file: ReadableFile, start: bytes) -> None:
     # A damaged beginning must not hide the records after it, so a matching name is enough.
     line = start.partition(b"\n")[0] + b"\n"
     looks_right = start.startswith(GZIP_MAGIC) or WARC_START.match(line) or ARC_LINE.fullmatch(line)
-    if not looks_right and not _ARCHIVE_NAME.fullmatch(file.name):
-        raise DamagedInput(f"{where} is not a WARC, ARC or WACZ file or a multi-WACZ JSON (*{SUFFIX}).")
+    if not looks_right and not is_archive_name(file.name, may_be_open=True):
+        raise DamagedInput(
+            f"{where} is not a WARC, ARC or WACZ file or a multi-WACZ JSON (*{SUFFIX}). Leave it out, or copy it again if it"
+            " should be one."
+        )
+
+
+def _is_member(name: str) -> bool:
+    return name.lower().startswith(_ARCHIVE_FOLDER) and is_archive_name(name)
 
 
 def _raise(fault: str) -> None:
@@ -123,6 +130,6 @@ def _named(manifest: ReadableFile, listed: ListedFile) -> ReadableFile:
     if listed.size is not None and listed.size != file.stat().st_size:
         raise DamagedInput(
             f"{file} has {file.stat().st_size} bytes, but {manifest.name} says {listed.size}: it is another file or"
-            " incomplete."
+            " incomplete. Copy the file again."
         )
     return file

@@ -16,6 +16,8 @@ _TEXT = re.compile(
     r"(\d{4})(?:-(\d\d)(?:-(\d\d)(?:T(\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?Z)?)?)?",
     re.ASCII | re.IGNORECASE,
 )
+# The usual form, whose parts need no conversion.
+_PLAIN = re.compile(r"\d{4}-\d\d-\d\dT(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d{1,9})?Z", re.ASCII)
 # As this package writes it.
 _USUAL = re.compile(r"\d{4}-\d\d-\d\dT(?:[01]\d|2[0-3]):\d\d:\d\d\.\d{3}Z", re.ASCII)
 NOT_DIGITS = str.maketrans("", "", "-T:.Z")
@@ -56,6 +58,47 @@ def parse_date(text: str) -> datetime:
     return datetime(
         int(year), int(month), int(day), int(hour), int(minute), int(second), microsecond, tzinfo=UTC
     )
+
+
+def date_key(text: str) -> str:
+    """Return the time of a WARC-Date as a text that sorts by time and is the same for all forms of this time.
+
+    All fraction digits count, but not zeros at the end. The first 19 characters are the second. Raises ValueError.
+
+    >>> date_key("2012-04-08T20:13:38.50Z"), date_key("2012")
+    ('2012-04-08T20:13:38.5', '2012-01-01T00:00:00')
+    """
+    if _PLAIN.fullmatch(text) and _is_valid(text[:10]):
+        return text[:19] if len(text) == 20 else text[:-1].rstrip("0").rstrip(".")
+    parse_date(text)  # raises for dates that do not exist
+    year, month, day, hour, minute, second, fraction = _parts(text)
+    return f"{year}-{month}-{day}T{hour}:{minute}:{second}.{fraction or ''}".rstrip("0").rstrip(".")
+
+
+def valid_date_key(text: str | None) -> str | None:
+    """Return the `date_key` of a valid date; None if there is no date, or if it is invalid."""
+    try:
+        return date_key(text) if text else None
+    except ValueError:
+        return None
+
+
+def is_date(text: str) -> bool:
+    """Whether a WARC-Date is valid.
+
+    >>> is_date("2026-11-28T01:02:03Z"), is_date("2026-11-28T01:02:03+01:00")
+    (True, False)
+    """
+    # Parse each day only once.
+    return _is_valid(text[:10] if _PLAIN.fullmatch(text) else text)
+
+
+@lru_cache(maxsize=4_096)
+def _is_valid(text: str) -> bool:
+    try:
+        return bool(parse_date(text))
+    except ValueError:
+        return False
 
 
 @lru_cache(64)

@@ -37,6 +37,7 @@ from scrapy_dedupe.errors import ArchiveError, SettingError
 from scrapy_dedupe.files.folders import folder_fault, try_folder
 from scrapy_dedupe.files.locks import HAS_LOCKS, is_same_file, lock
 from scrapy_dedupe.files.whole_file import put_in_free_place
+from scrapy_dedupe.warc.archive_names import OPEN_SUFFIX, is_warc_name
 from scrapy_dedupe.warc.dates import date_digits, format_date, now
 from scrapy_dedupe.warc.records import Record, new_record_id, warcinfo
 
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-OPEN_SUFFIX = ".open"
 PART_SUFFIX = ".part"
 DAMAGED_SUFFIX = ".damaged"
 """The suffix of a damaged file whose complete records were copied to a new file."""
@@ -55,7 +55,6 @@ DEFAULT_NAME = "{prefix}-{timestamp}-{serial}-{host}"
 NAME_FIELDS = ("prefix", "timestamp", "serial", "host", "crawl")
 """The fields that a template of file names may contain in braces; ``serial`` is required."""
 
-_WARC_NAME = re.compile(r"[^/]+\.warc(\.gz)?")
 _UNUSUAL = re.compile(r"[^A-Za-z0-9._-]+")
 _NAME = re.compile(rf"(?!\.)(?:[A-Za-z0-9._-]|\{{(?:{'|'.join(NAME_FIELDS)})\}}){{1,200}}")
 _SMALL_BYTES = 4_096
@@ -393,7 +392,7 @@ def warc_files(folder: Path, *, unfinished: bool = False) -> list[Path]:
     names = (
         (path, path.name.removesuffix(OPEN_SUFFIX) if unfinished else path.name) for path in folder.iterdir()
     )
-    return sorted(path for path, name in names if _WARC_NAME.fullmatch(name))
+    return sorted(path for path, name in names if is_warc_name(name))
 
 
 def final_path(path_open: Path) -> Path:

@@ -188,7 +188,7 @@ def _resources(place: str) -> list[object]:
     if not isinstance(resources, list):
         raise _no_manifest(where, f"its resources are {_cut(resources)}")
     if not resources:
-        raise DamagedInput(f"{where} names no WACZ file.")
+        raise DamagedInput(f"{where} names no WACZ file. Name the WACZ files themselves.")
     return resources
 
 

@@ -83,7 +83,14 @@ def read_errors(file: ReadableFile | str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ArchiveError(f"{shown(str(file))} cannot be read: {error.strerror or error}.") from error
+        raise unreadable(file, error) from error
+
+
+def unreadable(file: object, error: OSError) -> ArchiveError:
+    """The exception for a file that cannot be read."""
+    return ArchiveError(
+        f"{shown(str(file))} cannot be read: {error.strerror or error}. Check whether it exists, and its permissions."
+    )
 
 
 def check_regular(file: ReadableFile) -> None:
@@ -177,7 +184,7 @@ class RemoteFile:
             # Each driver has its own exceptions.
             if isinstance(error, ValueError) and str(error).startswith("Protocol not known"):
                 raise SettingError(
-                    f"{shown(self.url)} cannot be read: fsspec has no protocol {self.url.partition('://')[0]}."
+                    f"{shown(self.url)} cannot be read: fsspec has no protocol {self.url.partition('://')[0]}. Check the URL."
                 ) from error
             raise self.unreadable(error) from error
 

@@ -99,7 +99,8 @@ def _fetched(file: RemoteFile, start: int, end: int) -> Iterator[bytes]:
         missing -= len(piece)
         if missing < 0:
             raise DamagedInput(
-                f"{shown(file.url)}, offset {start}: the server sent more bytes than requested."
+                f"{shown(file.url)}, offset {start}: the server sent more bytes than requested. Download the"
+                " file, and name the copy."
             )
         yield piece
 

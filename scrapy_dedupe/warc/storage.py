@@ -37,7 +37,8 @@ from urllib.parse import unquote
 from scrapy_dedupe.errors import ArchiveError, SettingError
 from scrapy_dedupe.files.locks import lock
 from scrapy_dedupe.files.whole_file import put_in_free_place, sync_file
-from scrapy_dedupe.warc.files import OPEN_SUFFIX, PART_SUFFIX
+from scrapy_dedupe.warc.archive_names import OPEN_SUFFIX
+from scrapy_dedupe.warc.files import PART_SUFFIX
 from scrapy_dedupe.warc.records import new_record_id
 
 if TYPE_CHECKING:

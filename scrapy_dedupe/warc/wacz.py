@@ -49,6 +49,7 @@ from typing import IO, TYPE_CHECKING
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
 from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.files.locks import is_same_file, lock
+from scrapy_dedupe.warc.archive_names import OPEN_SUFFIX, is_warc_name
 from scrapy_dedupe.warc.cdxj import (
     INDEXED_TYPES,
     LineSorter,
@@ -59,7 +60,7 @@ from scrapy_dedupe.warc.cdxj import (
     zipnum_blocks,
 )
 from scrapy_dedupe.warc.exchanges import method_of, paired
-from scrapy_dedupe.warc.files import OPEN_SUFFIX, give_final_name
+from scrapy_dedupe.warc.files import give_final_name
 from scrapy_dedupe.warc.reading import read_records
 from scrapy_dedupe.warc.url_keys import load_surt
 
@@ -76,7 +77,7 @@ PLAIN_LINES = 50_000
 _PIECE_BYTES = 1 << 20
 _UNUSUAL = re.compile(r"[^a-z0-9._-]+")
 
-_WARC_NAME = re.compile(r"[^/\\\x00-\x1f]+\.warc(\.gz)?")
+_UNSAFE = re.compile(r"[/\\\x00-\x1f]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,11 +216,16 @@ def write_multi_wacz(target: Path, resources: Sequence[WaczResource]) -> None:
 
 def _refuse_names(files: Sequence[Path], target: Path) -> None:
     if not files:
-        raise ArchiveError(f"{target} would contain no WARC file; a WACZ needs at least one.")
+        raise ArchiveError(
+            f"{target} would contain no WARC file; a WACZ needs at least one. Name WARC files."
+        )
     seen: dict[str, Path] = {}
     for file in files:
-        if not _WARC_NAME.fullmatch(file.name):
-            raise ArchiveError(f"{file} cannot be packed: only finished files named .warc or .warc.gz can.")
+        if not is_warc_name(file.name) or _UNSAFE.search(file.name):
+            raise ArchiveError(
+                f"{file} cannot be packed: only finished files named .warc or .warc.gz can. Repair a file *{OPEN_SUFFIX} with"
+                " warc salvage first; rename others."
+            )
         if file.name in seen:
             raise ArchiveError(
                 f"{seen[file.name]} and {file} would have the same name in {target}. Rename one."

@@ -24,7 +24,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, cast
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
-from scrapy_dedupe.warc.remote import shown
+from scrapy_dedupe.warc.remote import shown, unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -104,7 +104,8 @@ class DeflatedMember(StoredMember):
                 copy.writelines(self._directory.pieces(self.member))
         except OSError as error:
             raise ArchiveError(
-                f"{shown(str(self))} cannot be copied into {folder}: {error.strerror or error}."
+                f"{shown(str(self))} cannot be copied into {folder}: {error.strerror or error}. Free some space, or name"
+                " another folder in TMPDIR."
             ) from error
         return Path(name)
 
@@ -153,9 +154,12 @@ class ZipDirectory:
                     missing -= len(piece)
                     yield piece
         except _NOT_UNPACKED as error:
-            raise DamagedInput(f"{self._shown(info)} does not unpack: {_reason(error)}.") from error
+            raise self._not_unpacked(info, _reason(error)) from error
         if missing:
-            raise DamagedInput(f"{self._shown(info)} does not unpack: it ends {missing} bytes too early.")
+            raise self._not_unpacked(info, f"it ends {missing} bytes too early")
+
+    def _not_unpacked(self, info: zipfile.ZipInfo, reason: str) -> DamagedInput:
+        return DamagedInput(f"{self._shown(info)} does not unpack: {reason}. Copy the file again.")
 
     def packed_size(self, name: str) -> int:
         """How many bytes of the ZIP file a file occupies."""
@@ -280,9 +284,12 @@ def _zip_errors(container: ReadableFile) -> Iterator[None]:
     try:
         yield
     except _NO_ZIP as error:
-        raise DamagedInput(f"{place} is not a whole WACZ: {_reason(error)}.") from error
+        raise DamagedInput(
+            f"{place} is not a whole WACZ: {_reason(error)}. Copy the file again, or extract its WARC files with a program that"
+            " repairs ZIP files."
+        ) from error
     except OSError as error:
-        raise ArchiveError(f"{place} cannot be read: {error.strerror or error}.") from error
+        raise unreadable(container, error) from error
 
 
 def _reason(error: Exception) -> str:

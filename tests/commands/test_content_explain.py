@@ -14,7 +14,7 @@ from crawling import LinkSpider, OneByOneSpider, crawl, crawl_test
 
 from scrapy_dedupe.content import Deduplicator, Document
 from scrapy_dedupe.stores import open_store
-from scrapy_dedupe.warc.files import OPEN_SUFFIX
+from scrapy_dedupe.warc.archive_names import OPEN_SUFFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable

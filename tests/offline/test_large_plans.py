@@ -11,15 +11,14 @@ import pytest
 from scrapy_dedupe.errors import ArchiveError
 from scrapy_dedupe.offline.eligibility import Eligibility
 from scrapy_dedupe.offline.manifest import read_lines
-from scrapy_dedupe.offline.ordering import moment
 from scrapy_dedupe.offline.places import Places
 from scrapy_dedupe.offline.plan import PlanTask, make_plan, read_slice, slice_folder
 from scrapy_dedupe.offline.plan_lines import list_lines, list_rows, number_rows
-from scrapy_dedupe.offline.reference_changes import date_key
 from scrapy_dedupe.offline.rows import RecordRow, write_rows
 from scrapy_dedupe.stores import duckdb as engine
 from scrapy_dedupe.stores.duckdb import open_engine, quoted, source
 from scrapy_dedupe.tasks.faults import Faults
+from scrapy_dedupe.warc.dates import date_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,7 +66,6 @@ def exchanges() -> Iterator[RecordRow]:
             is_listed=True,
             target_uri=uri,
             target_date=text,
-            moment=moment(text),
             sha256=payload,
             blake2b=payload,
             size_bytes=5_000,
@@ -123,10 +121,10 @@ def long_rows(date: str) -> Iterator[RecordRow]:
             number * 1_000,
             1_000,
             "response",
+            date_key=date_key(date),
             is_listed=True,
             target_uri=b"http://example.org/%d/" % number + b"long" * 50,
             target_date=date,
-            moment=moment(date),
             sha256=key,
             blake2b=key,
             size_bytes=5_000,

@@ -9,8 +9,9 @@ from made_lines import a_line, manifest_lines
 
 from scrapy_dedupe.errors import DamagedInput
 from scrapy_dedupe.offline.manifest_lines import ManifestLine, parse_text_line, text_line
-from scrapy_dedupe.offline.ordering import by_cluster, moment, number
+from scrapy_dedupe.offline.ordering import by_cluster, number
 from scrapy_dedupe.tasks.faults import Faults
+from scrapy_dedupe.warc.dates import date_key
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,6 +61,6 @@ def test_each_cluster_has_one_original_which_is_the_earliest(
     for cluster in {line.cluster for line in lines}:
         first, *copies = (line for line in numbered if line.cluster == cluster)
         assert [first.copy, *(copy.copy for copy in copies)] == list(range(1, len(copies) + 2))
-        assert all(moment(first.date) <= moment(copy.date) for copy in copies)
+        assert all(date_key(first.date) <= date_key(copy.date) for copy in copies)
         assert all((copy.refers_to_uri, copy.refers_to_date) == (first.uri, first.date) for copy in copies)
     assert [parse_text_line(text_line(line, 10)) for line in numbered] == numbered

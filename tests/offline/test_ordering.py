@@ -13,8 +13,8 @@ from sampling import examples
 
 from scrapy_dedupe.errors import ArchiveError
 from scrapy_dedupe.offline import ordering
-from scrapy_dedupe.offline.ordering import by_cluster, by_place, moment
-from scrapy_dedupe.warc.dates import parse_date
+from scrapy_dedupe.offline.ordering import by_cluster, by_place
+from scrapy_dedupe.warc.dates import date_key, parse_date
 
 if TYPE_CHECKING:
     from scrapy_dedupe.offline.manifest import ManifestLine
@@ -64,7 +64,7 @@ def test_names_are_compared_as_bytes(names: list[str]) -> None:
 @given(st.lists(dates, min_size=2, max_size=2))
 def test_dates_are_compared_as_times(two: list[str]) -> None:
     first, second = ((parse_date(date), date.partition(".")[2].rstrip("Z").ljust(9, "0")) for date in two)
-    assert (moment(two[0]) < moment(two[1])) == (first < second)
+    assert (date_key(two[0]) < date_key(two[1])) == (first < second)
 
 
 def test_a_date_with_a_fraction_is_later_than_the_second_it_belongs_to(tmp_path: Path) -> None:

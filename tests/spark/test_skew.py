@@ -19,13 +19,12 @@ from scrapy_dedupe.near.pages import CAPTURES, PAGES
 from scrapy_dedupe.near.signing import SIGNATURES
 from scrapy_dedupe.near.tables import RowsWriter, Tables, joining
 from scrapy_dedupe.offline.eligibility import Eligibility
-from scrapy_dedupe.offline.ordering import moment
 from scrapy_dedupe.offline.places import Places
 from scrapy_dedupe.offline.plan import PlanTask, make_plan, read_slice, slice_folder
 from scrapy_dedupe.offline.plan_lines import number_rows
-from scrapy_dedupe.offline.reference_changes import date_key
 from scrapy_dedupe.offline.rows import RecordRow, write_rows
 from scrapy_dedupe.tasks.faults import Faults
+from scrapy_dedupe.warc.dates import date_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,7 +88,6 @@ def copies(file: int) -> Iterator[RecordRow]:
             is_listed=True,
             target_uri=uri,
             target_date=text,
-            moment=moment(text),
             sha256=page,
             blake2b=page,
             size_bytes=5_000,

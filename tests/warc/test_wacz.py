@@ -428,7 +428,7 @@ def test_file_that_changes_its_size_meanwhile_is_refused(tmp_path: Path, times: 
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        ([], "would contain no WARC file"),
+        ([], "would contain no WARC file; .* Name WARC files"),
         (["a.warc.gz.open"], "only finished files named .warc or .warc.gz"),
         (["a/x.warc.gz", "b/x.warc.gz"], "would have the same name"),
     ],

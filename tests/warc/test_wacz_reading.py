@@ -186,7 +186,7 @@ def test_a_wacz_that_is_not_there_is_told(tmp_path):
 @pytest.mark.parametrize("data", [b"", b"PK\x03\x04", b"x" * 1000, bytes(100_000)])
 def test_what_is_no_zip_file_is_told(tmp_path, data):
     (tmp_path / "a.wacz").write_bytes(data)
-    with pytest.raises(DamagedInput, match=r"a\.wacz is not a whole WACZ"):
+    with pytest.raises(DamagedInput, match=r"a\.wacz is not a whole WACZ: .*\. Copy the file again"):
         StoredWacz(tmp_path / "a.wacz")
 
 
@@ -270,7 +270,7 @@ def test_a_directory_that_lies_of_an_index_is_found_out(tmp_path, field, value, 
 @pytest.mark.parametrize(("field", "value"), [(PACKED_SIZE, 1), (SIZE, 500), (OFFSET, 3), (OFFSET, 2**31)])
 def test_a_directory_that_lies_of_a_warc_file_is_found_out(tmp_path, field, value):
     path = zipped(tmp_path / "a.wacz", {"z": b"z" * 1000})
-    with pytest.raises(DamagedInput, match=r"a\.wacz is not a whole WACZ"):
+    with pytest.raises(DamagedInput, match=r"a\.wacz is not a whole WACZ: .*\. Copy the file again"):
         _ = StoredWacz(patched(path, b"archive/a.warc", field, value)).files
 
 

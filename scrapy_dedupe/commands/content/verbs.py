@@ -280,7 +280,10 @@ def _reporting_damage(path: Path, so_far: str) -> Iterator[None]:
     try:
         yield
     except sqlite3.OperationalError as error:
-        raise ArchiveError(f"The database {path} cannot be read: {str(error).rstrip('.')}.") from error
+        raise ArchiveError(
+            f"The database {path} cannot be read: {str(error).rstrip('.')}. Name another file, or end the program that has it"
+            " locked."
+        ) from error
     except sqlite3.Error as error:
         reason = str(error).rstrip(".")
         raise DamagedInput(

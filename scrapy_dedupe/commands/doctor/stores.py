@@ -21,7 +21,8 @@ from scrapy_dedupe.stores import open_store, parse_store_url
 from scrapy_dedupe.stores.index_values import payload_mode_message
 from scrapy_dedupe.stores.redis import open_client
 from scrapy_dedupe.stores.redis_faults import redis_faults
-from scrapy_dedupe.warc.files import OPEN_SUFFIX, warc_files
+from scrapy_dedupe.warc.archive_names import OPEN_SUFFIX
+from scrapy_dedupe.warc.files import warc_files
 from scrapy_dedupe.warc.salvage import is_held
 
 from .context import Finding, from_error, note, ok, problem, warning

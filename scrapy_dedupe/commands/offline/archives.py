@@ -165,7 +165,8 @@ def _verify(stores: CommandStores, opts: argparse.Namespace) -> Verification:
             )
     except OSError as error:
         raise ArchiveError(
-            f"{error.filename or 'A file'} cannot be read or written: {error.strerror or error}."
+            f"{error.filename or 'A file'} cannot be read or written: {error.strerror or error}. Check its permissions, and the"
+            " free space for temporary data (--work)."
         ) from error
 
 

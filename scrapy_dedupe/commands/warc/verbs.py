@@ -35,7 +35,8 @@ from scrapy_dedupe.live.archive.wacz import pack_by_settings
 from scrapy_dedupe.reports.wording import counted, number
 from scrapy_dedupe.stores import parse_store_url
 from scrapy_dedupe.tasks.progress import Reached
-from scrapy_dedupe.warc.files import OPEN_SUFFIX, final_path
+from scrapy_dedupe.warc.archive_names import OPEN_SUFFIX, is_warc_name
+from scrapy_dedupe.warc.files import final_path
 from scrapy_dedupe.warc.salvage import Salvaged, is_held, salvage
 from scrapy_dedupe.warc.storage import Storage
 
@@ -50,9 +51,7 @@ if TYPE_CHECKING:
     from scrapy_dedupe.stores.base import CrawlInfo
     from scrapy_dedupe.tasks.progress import Progress
 
-_WARC: Final = re.compile(r"[^/]+\.warc(\.gz)?")
 _WACZ: Final = re.compile(r"[^/]+(\.wacz|\.multi-wacz\.json)")
-_UNFINISHED: Final = re.compile(r"[^/]+\.warc(\.gz)?" + re.escape(OPEN_SUFFIX))
 
 
 def _pack(stores: CommandStores, opts: argparse.Namespace) -> PackedCrawl:
@@ -131,8 +130,12 @@ def _upload(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     return {"storage": storage.shown, "files": files}
 
 
+def _is_unfinished_file(path: Path) -> bool:
+    return path.name.endswith(OPEN_SUFFIX) and is_warc_name(path.name.removesuffix(OPEN_SUFFIX))
+
+
 def _is_finished_file(path: Path) -> bool:
-    return bool(_WARC.fullmatch(path.name) or _WACZ.fullmatch(path.name))
+    return is_warc_name(path.name) or bool(_WACZ.fullmatch(path.name))
 
 
 class _Upload:
@@ -160,8 +163,11 @@ class _Upload:
         crawl = location = reason = None
         try:
             if not _is_finished_file(path):
-                raise ArchiveError(f"{path} does not have the name of a finished WARC or WACZ file.")
-            crawl = crawl_of(path) if _WARC.fullmatch(path.name) else self._owners.get(path.name)
+                raise ArchiveError(
+                    f"{path} does not have the name of a finished WARC or WACZ file. Repair a file *{OPEN_SUFFIX} with warc"
+                    " salvage first."
+                )
+            crawl = crawl_of(path) if is_warc_name(path.name) else self._owners.get(path.name)
             reason = self._reason_to_leave(crawl)
             if reason is not None:
                 state = "failed" if is_named else "left"
@@ -244,7 +250,7 @@ def _salvage(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     if not given:
         folder = stores.settings.warc.folder
         given = [folder] if folder.exists() else []
-    paths = _files_at(given, lambda path: bool(_UNFINISHED.fullmatch(path.name)))
+    paths = _files_at(given, _is_unfinished_file)
     folders = [path.absolute() for path in given if path.is_dir()]
     index = index_error = None
     known: list[CrawlInfo] = []

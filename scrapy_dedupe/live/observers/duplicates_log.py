@@ -160,7 +160,8 @@ class DuplicatesLogExtension(Observer):
             self._session.counters.error(
                 "log",
                 ArchiveError(
-                    f"The duplicates log {self._path} cannot be written: {error.strerror or error}."
+                    f"The duplicates log {self._path} cannot be written: {error.strerror or error}. Free some space, or name"
+                    " another file in DEDUPE_DUPLICATES_LOG."
                 ),
                 "New lines are kept in memory until the file can be written again.",
             )

@@ -180,7 +180,10 @@ class MetricsFile:
                 whole_file.replace(self._path, generate_latest(self.board.registry), durable=False)
         except OSError as error:
             self.board.failed(
-                ArchiveError(f"The metrics file {self._path} cannot be written: {_reason(error)}.")
+                ArchiveError(
+                    f"The metrics file {self._path} cannot be written: {_reason(error)}. Free some space, or name another file"
+                    f" in {self.setting}."
+                )
             )
         except Exception as error:  # noqa: BLE001 - an exception would end the thread silently
             self.board.failed(error)

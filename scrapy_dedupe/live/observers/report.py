@@ -184,7 +184,8 @@ class ReportExtension(Observer):
         except Exception as error:  # noqa: BLE001 - the crawl itself has finished
             if isinstance(error, OSError):
                 error = ArchiveError(
-                    f"The report page {self._page} cannot be written: {error.strerror or error}."
+                    f"The report page {self._page} cannot be written: {error.strerror or error}. Free some space, or name another"
+                    " file in DEDUPE_REPORT."
                 )
             self._session.counters.error("report", error, "The crawl itself is not affected.")
             # The error may not be in the log, which shows only the first error of a layer.
