@@ -23,6 +23,7 @@ from scrapy_dedupe.warc.framing import is_compressed
 from scrapy_dedupe.warc.reading import read_records
 from scrapy_dedupe.warc.windows import WindowedFile
 
+from .changes import change_of, conversion_of
 from .evidence import (
     AFTER,
     BEFORE,
@@ -33,7 +34,6 @@ from .evidence import (
 )
 from .findings import Findings, place_of
 from .old_files import OldFile, RecordReader, is_arc, usual_record
-from .record_changes import change_of, conversion_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.sources import ReadableFile
 
+    from .changes import Change
     from .evidence import HashedRecord
     from .old_files import OldRecord
-    from .record_changes import Change
 
 _PIECE: Final = 1 << 20
 _AHEAD: Final = 256
