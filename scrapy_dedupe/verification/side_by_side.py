@@ -27,11 +27,11 @@ from .changes import change_of, conversion_of
 from .evidence import (
     AFTER,
     BEFORE,
-    BOTH,
+    ELSEWHERE,
     PAYLOAD_TYPES,
-    EvidenceWriter,
     algorithms_of,
 )
+from .evidence_writer import evidence_file
 from .findings import Findings, place_of
 from .old_files import OldFile, RecordReader, is_arc, usual_record
 
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
     from .changes import Change
     from .evidence import HashedRecord
+    from .evidence_writer import EvidenceWriter
     from .old_files import OldRecord
 
 _PIECE: Final = 1 << 20
@@ -153,11 +154,11 @@ class Compared:
 def compare(task: PairComparison) -> Compared:
     """Compare a pair of files. Raises DamagedInput for damage that both have, unless the task is set to keep going."""
     found = Compared(faults=Faults(keep_going=task.keep_going))
-    with EvidenceWriter(task.evidence, task.number) as writer:
+    with evidence_file(task.evidence, task.number) as writer:
         walk = _Walk(found, writer)
         if task.is_original:
             for file in task.files:
-                walk.index(file, BOTH)
+                walk.index(file, ELSEWHERE)
         elif task.before is not None and task.after is not None:
             walk.compare(task.before, task.after, task.facts)
         elif task.after is not None:
