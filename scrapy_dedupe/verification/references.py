@@ -49,6 +49,42 @@ _WAYS = {
 # These ways are tried only if the ways before them lead nowhere. Afterwards an earlier way may find the same payload.
 _LAST_WAYS = ("target", "own", "digest", "unmodified")
 _ORDER = list(_WAYS)
+# A new revisit that has one original with everything that this module requires. This is checked in SQL for speed.
+_IS_CLEARLY_RIGHT = """
+change = 1 AND NOT EXISTS (SELECT 1 FROM ambiguous WHERE place = r.a_place)
+AND EXISTS (
+    SELECT 1 FROM captures c WHERE c.place = r.a_place AND c.id = r.a_id AND c.date = r.a_date AND c.bare = r.a_bare
+    AND c.sha = r.sha AND c.whole AND coalesce(c.text, c.digest) = r.a_digest AND NOT (c.chunked AND r.a_unchunked)
+    AND c.sides & 2
+)"""
+# Revisits of records that shared an id may share an id too, regardless of when they were made.
+_HAS_USED_ID = """
+change = 1 AND new_id IS NOT NULL AND (
+    EXISTS (SELECT 1 FROM captures WHERE id = r.new_id)
+    OR EXISTS (SELECT 1 FROM revisits WHERE new_id = r.new_id AND former_id IS NOT r.old_id)
+    OR EXISTS (SELECT 1 FROM renamed WHERE new_id = r.new_id AND old_id IS NOT r.old_id)
+    OR new_id IN (SELECT id FROM others)
+)"""
+# A link to the former id of a record, which no record has after.
+_IS_DANGLING = """
+field <> 'place' AND EXISTS (SELECT 1 FROM renamed WHERE old_id = l.new)
+AND NOT EXISTS (SELECT 1 FROM captures WHERE id = l.new AND sides & 2)
+AND NOT EXISTS (SELECT 1 FROM revisits WHERE new_id = l.new)"""
+# A link to a record that is not in the file after any more, because it has a new id there. If another host rewrites the file
+# of the record, only its old id is known: in the originals.
+_IS_NEW_ID = """
+field <> 'place' AND l.new IS NOT NULL
+AND NOT EXISTS (SELECT 1 FROM captures WHERE id = l.old AND sides & 2 AND file = 2 * l.pair + 1)
+AND CASE
+    WHEN EXISTS (SELECT 1 FROM renamed WHERE old_id = l.old AND new_id = l.new) THEN
+        EXISTS (SELECT 1 FROM renamed WHERE old_id = l.old AND new_id = l.new AND pair = l.pair)
+        OR NOT EXISTS (SELECT 1 FROM captures WHERE id = l.old AND sides & 2)
+    ELSE
+        EXISTS (SELECT 1 FROM captures WHERE id = l.old AND sides & 2)
+        AND NOT EXISTS (SELECT 1 FROM captures WHERE id = l.old AND sides & 2 AND NOT sides & 4)
+        AND NOT EXISTS (SELECT 1 FROM captures WHERE id = l.new)
+        AND NOT EXISTS (SELECT 1 FROM revisits WHERE new_id = l.new) AND l.new NOT IN (SELECT id FROM others)
+END"""
 _DANGLING = "the original of this revisit is in neither archive, or has another digest than the revisit"
 _ONLY_BY_DIGEST = (
     "the record that this revisit refers to is in neither archive; only its digest leads to a payload, which pywb and"
@@ -59,8 +95,7 @@ _ONLY_BY_DIGEST = (
 class References:
     """Checks every revisit and every link of the evidence, and replays a sample.
 
-    *files* are the pairs of files in the order of their numbers; the first *pair_count* are in the archives, the others are
-    originals. The counts of `verifying.Verification` are added to *counts*.
+    *files* are the pairs of files in the order of their numbers. The counts of `verifying.Verification` are added to *counts*.
     """
 
     def __init__(
@@ -69,20 +104,18 @@ class References:
         findings: Findings,
         counts: Counter[str],
         files: Sequence[tuple[ReadableFile | None, ReadableFile | None]],
-        pair_count: int,
     ) -> None:
         self._evidence = evidence
         self._findings = findings
         self._counts = counts
         self._files = files
-        self._pair_count = pair_count
         self._sides = {side: Side(evidence, side, self._read) for side in (BEFORE, AFTER)}
         self.notes: list[str] = []
 
     def check_revisits(self) -> None:
         """Check every revisit after, and every revisit that became a response again."""
         self._counts["resolved"] += self._evidence.converted_count()
-        for row in self._evidence.unclear_revisits():
+        for row in self._evidence.revisits(f"NOT ({_IS_CLEARLY_RIGHT})"):
             if row.after is None:
                 if row.change == UNDONE:
                     self._check_restored(row)
@@ -95,11 +128,11 @@ class References:
 
     def check_links(self) -> None:
         """Check every WARC-Concurrent-To, and the WARC-Refers-To of records other than revisits."""
-        for row in self._evidence.with_used_id():
+        for row in self._evidence.revisits(_HAS_USED_ID):
             self._report(row, "another record has its new record id too")
-        for link in self._evidence.dangling_links():
+        for link in self._evidence.links(_IS_DANGLING):
             self._report(link, f"{link.field} refers to a record whose id has changed")
-        for link in self._evidence.changed_links(self._pair_count):
+        for link in self._evidence.links(f"old IS NOT new AND NOT coalesce({_IS_NEW_ID}, 0)"):
             if reason := self._reason_against(link):
                 self._report(link, reason)
 

@@ -156,7 +156,7 @@ def verify(
         # In the order of the pairs, so that a seed selects the same sample for any number of processes.
         with as_archive_errors(folder), closing(Evidence(folder / "evidence.sqlite")) as evidence:
             evidence.add(task.evidence for task in tasks)
-            references = References(evidence, found.findings, found.counts, files, len(pairs))
+            references = References(evidence, found.findings, found.counts, files)
             references.check_revisits()
             references.check_links()
             references.replay(sample, seed)
