@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 import os
 import signal
 import subprocess
@@ -850,6 +851,18 @@ def test_the_software_tells_the_mode_and_a_mixture_is_refused(tmp_path: Path, in
     with pytest.raises(StoreRefused, match="decoded"):
         run(index, tmp_path / "b.wacz")
     assert run(index, tmp_path / "b.wacz", payload="decoded").imported == ["b.wacz"]
+
+
+def test_the_warc_files_tell_the_mode_of_a_container_of_another_program(
+    tmp_path: Path, index: CrawlIndex
+) -> None:
+    path = tmp_path / "packed.wacz"
+    with zipfile.ZipFile(path, "w") as wacz:
+        records = warcinfo(software="Browsertrix-Crawler 1.14.1") + response_record(1, b"body")
+        wacz.writestr("archive/rec.warc.gz", records)
+        wacz.writestr("datapackage.json", json.dumps({"software": "py-wacz 0.6.0"}))
+    assert run(index, path).imported == ["packed.wacz"]
+    assert info_of(index, "packed").payload == "decoded"
 
 
 def test_a_new_index_gets_the_mode_of_the_settings_where_nothing_says_another(
