@@ -249,9 +249,9 @@ def read_slice(folder: Path) -> Slice:
                 found.standing.append(Standing(id_key, is_here, uri, date_key))
     # Sorting in DuckDB could need more than its limit of memory, and all rows are in memory here anyway.
     for *values, original in sorted(changes, key=itemgetter(0)):
-        found.changes.append(PlannedChange(*values, targets[original]))
+        found.changes.append(PlannedChange._make([*values, targets[original]]))
     for *values, original in sorted(captures, key=itemgetter(0)):
-        found.captures.append(MeantRecord(*values, targets[original]))
+        found.captures.append(MeantRecord._make([*values, targets[original]]))
     return found
 
 
