@@ -75,7 +75,11 @@ SIZES: Final = {"line": "BIGINT", "revisit_bytes": "BIGINT"}
 # More than a revisit adds to the heads of its response and the place of its original: four other ids, and digests.
 _ADDED_BYTES: Final = 2_048
 _SLICES: Final = "slices"
-_SLICE: Final = "SELECT {} FROM read_parquet([{}]) WHERE kind = '{}'"
+_SLICE: Final = """
+SELECT kind, "offset", length, line, original, is_here, id, id_key, uri, date, date_key, digest, digest_key, listed_key,
+    payload_key
+FROM read_parquet([{}])
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,30 +233,30 @@ def read_slice(folder: Path) -> Slice:
     found = Slice()
     if not folder.exists():
         return found
-    files = ", ".join(map(source, sorted(folder.glob("*.parquet"))))
+    query = _SLICE.format(", ".join(map(source, sorted(folder.glob("*.parquet")))))
+    targets: dict[int | None, RevisitTarget | None] = {None: None}
+    changes, captures = [], []
     with open_engine(
         PURPOSE,
         lambda text: ArchiveError(
             f"{folder} cannot be read: {text}. Check the disk, then start again without the unfinished work."
         ),
     ) as engine:
-
-        def rows(kind: str, *columns: str) -> Iterator[tuple[Any, ...]]:
-            names = ", ".join(f'"{name}"' for name in columns)
-            return rows_of(engine.execute(_SLICE.format(names, files, kind)))
-
-        targets: dict[int | None, RevisitTarget | None] = {None: None}
-        for line, *values in rows("original", "line", "id", "uri", "date", "digest"):
-            targets[line] = RevisitTarget(*values)
-        # Sorting in DuckDB could need more than its limit of memory, and all rows are in memory here anyway.
-        for offset, length, original in sorted(
-            rows("change", "offset", "length", "original"), key=itemgetter(0)
-        ):
-            found.changes.append(PlannedChange(offset, length, targets[original]))
-        captures = rows("capture", *MeantRecord._fields[:-1], "original")
-        for *values, original in sorted(captures, key=itemgetter(0)):
-            found.captures.append(MeantRecord._make((*values, targets[original])))
-        found.standing.extend(map(Standing._make, rows("standing", *Standing._fields)))
+        for kind, offset, length, line, original, is_here, *values in rows_of(engine.execute(query)):
+            record_id, id_key, uri, date, date_key, digest, *keys = values
+            if kind == "change":
+                changes.append((offset, length, original))
+            elif kind == "original":
+                targets[line] = RevisitTarget(record_id, uri, date, digest)
+            elif kind == "capture":
+                captures.append((line, is_here, record_id, id_key, uri, date_key, *keys, original))
+            else:
+                found.standing.append(Standing(id_key, is_here, uri, date_key))
+    # Sorting in DuckDB could need more than its limit of memory, and all rows are in memory here anyway.
+    for *values, original in sorted(changes, key=itemgetter(0)):
+        found.changes.append(PlannedChange._make([*values, targets[original]]))
+    for *values, original in sorted(captures, key=itemgetter(0)):
+        found.captures.append(MeantRecord._make([*values, targets[original]]))
     return found
 
 
