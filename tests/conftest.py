@@ -38,7 +38,8 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Run a single file in this process; starting others would take longer than most files do."""
     if len(config.args) == 1 and Path(config.args[0].partition("::")[0]).is_file():
         return 0
-    return min(os.cpu_count() or 1, MAX_PROCESSES)
+    # One more than there are cores: a quarter of the time tests wait for servers and other processes.
+    return min((os.cpu_count() or 1) + 1, MAX_PROCESSES)
 
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
