@@ -8,6 +8,6 @@ revisit and every other reference through all files. Differences are `findings`.
 
 from __future__ import annotations
 
-from .verifying import DEFAULT_SAMPLE, Pair, Verification, originals_of, pairs_of, verify
+from .verifying import DEFAULT_SAMPLE, Pair, Verification, pairs_of, verify
 
-__all__ = ["DEFAULT_SAMPLE", "Pair", "Verification", "originals_of", "pairs_of", "verify"]
+__all__ = ["DEFAULT_SAMPLE", "Pair", "Verification", "pairs_of", "verify"]

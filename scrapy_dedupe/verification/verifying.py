@@ -27,7 +27,6 @@ from scrapy_dedupe.tasks.inputs import output_names
 from scrapy_dedupe.tasks.jobs import run_jobs
 from scrapy_dedupe.tasks.progress import NoProgress
 from scrapy_dedupe.tasks.work import size_of
-from scrapy_dedupe.warc.containers import find_files
 from scrapy_dedupe.warc.remote import real_place
 
 from .evidence import Evidence, as_archive_errors
@@ -197,7 +196,7 @@ def pairs_of(before: Path, after: Path) -> list[Pair]:
         )
     if not before.is_dir():
         return [(before, after)]
-    old, new = files_below(before), files_below(after)
+    old, new = _files_below(before), _files_below(after)
     if not old:
         raise UsageError(f"{before} has no WARC or ARC files.")
     if not any(_partner(name, new) in new for name in old):
@@ -213,7 +212,7 @@ def _partner(name: str, new: Mapping[str, Path]) -> str:
     return name if name in new else _ARC_SUFFIX.sub(r".warc\1", name)
 
 
-def files_below(folder: Path) -> dict[str, Path]:
+def _files_below(folder: Path) -> dict[str, Path]:
     """The WARC and ARC files below a folder, by relative path. Links to files are followed, links to folders not."""
     files: dict[str, Path] = {}
     for place, folders, names in os.walk(folder):
@@ -223,21 +222,6 @@ def files_below(folder: Path) -> dict[str, Path]:
             if _ARCHIVE_NAME.fullmatch(name) and path.is_file():
                 files[path.relative_to(folder).as_posix()] = path
     return files
-
-
-def originals_of(places: Iterable[str]) -> list[ReadableFile]:
-    """The files that ``--originals`` names: files, patterns, and folders including subfolders."""
-    found: list[ReadableFile] = []
-    for place in places:
-        path = Path(place)
-        if path.is_dir():
-            below = files_below(path)
-            if not below:
-                raise UsageError(f"{place!r} has no WARC or ARC files.")
-            found += [file for _, file in sorted(below.items())]
-        else:
-            found += find_files([place])
-    return found
 
 
 def _elsewhere(originals: Sequence[ReadableFile], pairs: Sequence[Pair]) -> list[ReadableFile]:
