@@ -18,7 +18,6 @@ from urllib.parse import quote_from_bytes
 from scrapy_dedupe.warc.bodies import payload_digest, payload_pieces
 from scrapy_dedupe.warc.dates import parse_date
 from scrapy_dedupe.warc.framing import open_block
-from scrapy_dedupe.warc.records import IDENTICAL_PAYLOAD
 from scrapy_dedupe.warc.windows import are_same
 
 from .evidence import CONVERTED, RECHUNKED, REPOINTED, UNCHANGED, UNDONE
@@ -52,6 +51,7 @@ _OF_REVISITS = (_PROFILE, _TRUNCATED, *_REFERS_TO)
 _ONCE = (_TYPE, _ID, _PROFILE, _PAYLOAD_DIGEST, *_REFERS_TO[1:])
 _AT_MOST_ONCE = (_REFERS_TO[0], _TRUNCATED, _BLOCK_DIGEST)
 _CONVERTED = (_TYPE, _ID, _PAYLOAD_DIGEST, _BLOCK_DIGEST, LENGTH, CONCURRENT_TO, *_OF_REVISITS)
+_IDENTICAL_PAYLOAD = b"http://netpreserve.org/warc/1.1/revisit/identical-payload-digest"
 _RECORD_END = b"\r\n\r\n"
 _RECORD_ID = re.compile(rb"<[^\s<>]+>")
 # Characters that a URI may contain unescaped.
@@ -138,7 +138,7 @@ def _conversion_faults(response: StoredRecord, revisit: StoredRecord, old: Head,
     faults = count_faults(new.names, _ONCE, 1) + count_faults(new.names, _AT_MOST_ONCE, 0)
     if old.value(_TYPE) != b"response" or new.value(_TYPE) != b"revisit":
         faults.append(f"WARC-Type is {shown(new.value(_TYPE))}, but was {shown(old.value(_TYPE))}")
-    if new.value(_PROFILE) != IDENTICAL_PAYLOAD.encode():
+    if new.value(_PROFILE) != _IDENTICAL_PAYLOAD:
         faults.append(f"WARC-Profile is {shown(new.value(_PROFILE))}")
     if new.value(_TRUNCATED) != b"length":
         faults.append("WARC-Truncated is not length")

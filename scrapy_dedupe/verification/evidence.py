@@ -47,7 +47,6 @@ its payload in chunks."""
 
 PAYLOAD_TYPES = ("response", "resource")
 
-_BATCH_ROWS = 5_000
 _MOST_HELD = 1_000
 _KEPT_ANSWERS = 1_024
 _ALIKE = "sha, digest, text, whole, chunked, page"
@@ -95,9 +94,9 @@ class Held(NamedTuple):
     """A response or resource. A row that was queried represents all rows that are equal in the queried columns.
 
     ``uri`` is the key of the URI, ``place`` a hash of the URI and the date to the second, ``id`` a hash of the record id;
-    ``bare`` is 1 if the id has no angle brackets. ``sides`` is BEFORE, AFTER, BOTH or ELSEWHERE. ``sha`` is the SHA-256 of the stored payload. ``digest`` is the WARC-Payload-Digest in normal
-    form, or the SHA-1 that replay programs compute if there is none; ``text`` is the WARC-Payload-Digest as written, if that
-    differs. ``whole`` is 0 for a truncated payload, ``chunked`` 1 for one stored in chunks. ``page`` is 1 for a response
+    ``bare`` is 1 if the id has no angle brackets. ``sides`` is BEFORE, AFTER, BOTH or ELSEWHERE. ``sha`` is the SHA-256 of the
+    stored payload. ``digest`` is the WARC-Payload-Digest in normal form, or the SHA-1 that replay programs compute if there is
+    none; ``text`` is the WARC-Payload-Digest as written, if that differs. ``whole`` is 0 for a truncated payload, ``chunked`` 1 for one stored in chunks. ``page`` is 1 for a response
     with status 200, and None for a capture that cannot be an original, such as a 304. ``file`` numbers the files: 2n and
     2n + 1 are the files of pair n before and after. ``position`` distinguishes records that share a gzip member.
     """
@@ -174,15 +173,12 @@ TABLES = {
 }
 
 
-def hashed(text: str) -> bytes:
-    """The hash of a text in the tables."""
-    return blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16).digest()
-
-
 def hashed_id(text: str | None) -> bytes | None:
     """The hash of a record id in the tables. Angle brackets, which some writers omit, are ignored."""
     record_id = bare_id(text)
-    return hashed(record_id) if record_id else None
+    return (
+        blake2b(record_id.encode("utf-8", "surrogateescape"), digest_size=16).digest() if record_id else None
+    )
 
 
 def hashed_place(uri: str | None, date: str | None) -> bytes | None:

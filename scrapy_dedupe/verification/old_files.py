@@ -147,12 +147,9 @@ class OldFile:
         The result has its place in one of the two files.
         """
         facts = self._facts_at(offset)
-        found = None if facts is not None else self.record_at(offset)
-        if facts is not None:
-            length = facts.length
-        elif found is not None:
-            length = found[0].length
-        else:
+        found = self.record_at(offset) if facts is None else None
+        length = facts.length if facts is not None else found[0].length if found is not None else 0
+        if not length:
             return None
         # The next bytes rule out most of the changed records.
         following = after.read(at, min(length + len(GZIP_MAGIC), _PIECE))[length:]

@@ -228,6 +228,7 @@ class References:
             self._report(row, "its payload is not that of the revisit's original")
 
     def _check_kept(self, row: RevisitRow, before: ReferenceRow, after: ReferenceRow) -> None:
+        """Check a revisit that is on both sides."""
         led = self._ways(before, BEFORE)
         shas = self._payloads(led)
         if before != after and not shas:
@@ -235,40 +236,43 @@ class References:
             shas = _shas(led["target"])
         if not shas:
             self._check_dangling(row, before, after)
-            return
-        if before == after:
-            leads = self._ways(after, AFTER)
-            now = {way for way, found in leads.items() if _shas(found) & shas}
-            for way, found in led.items():
-                better = _ORDER[: _ORDER.index(way)] if way in _LAST_WAYS else [way]
-                if _shas(found) & shas and now.isdisjoint((way, *better)):
-                    self._report(row, f"{_WAYS[way]} led to a payload before, but no longer leads to it")
-                    return
-            self._check_chunks(row, after, _of_payload(leads, shas), _of_payload(led, shas))
+        elif before == after:
+            self._check_unchanged(row, after, led, shas)
+        elif row.change == UNDONE:
+            self._check_undone(row, after, shas)
+        elif originals := self._originals(row, after, shas, is_new_id=before.id != after.id):
             self._counts["resolved"] += 1
-            if now == {"digest"} and (after.id or after.target):
-                self._counts["by_digest"] += 1
-                self._note(row, _ONLY_BY_DIGEST)
-            return
-        if row.change == UNDONE:
-            leads = self._ways(after, AFTER)
-            wrong = [way for way, found in leads.items() if found and not _shas(found) & shas]
-            there = self._sides[AFTER].at_place(after.place) if after.place is not None else ()
-            # The update was reverted: the former original may be a capture again, next to another one of the same time.
-            if not _shas([*_of_payload(leads, shas), *there, *self._by_digest(after, AFTER)]) & shas:
-                self._report(
-                    row, f"{_WAYS[(wrong or ['place'])[0]]} does not lead to the payload from before"
-                )
+            self._check_chunks(row, after, originals, _of_payload(led, _shas(originals)))
+            if before.digest is not None or after.digest is not None:
+                self._check_digest(row, after, originals)
+
+    def _check_unchanged(
+        self, row: RevisitRow, after: ReferenceRow, led: dict[str, list[Held]], shas: set[bytes]
+    ) -> None:
+        """Check an unchanged reference, of which some of the ways *led* to the payloads *shas* before."""
+        leads = self._ways(after, AFTER)
+        now = {way for way, found in leads.items() if _shas(found) & shas}
+        for way, found in led.items():
+            better = _ORDER[: _ORDER.index(way)] if way in _LAST_WAYS else [way]
+            if _shas(found) & shas and now.isdisjoint((way, *better)):
+                self._report(row, f"{_WAYS[way]} led to a payload before, but no longer leads to it")
                 return
+        self._check_chunks(row, after, _of_payload(leads, shas), _of_payload(led, shas))
+        self._counts["resolved"] += 1
+        if now == {"digest"} and (after.id or after.target):
+            self._counts["by_digest"] += 1
+            self._note(row, _ONLY_BY_DIGEST)
+
+    def _check_undone(self, row: RevisitRow, after: ReferenceRow, shas: set[bytes]) -> None:
+        """Check a reference that has its former value again, and must lead to one of the payloads *shas*."""
+        leads = self._ways(after, AFTER)
+        there = self._sides[AFTER].at_place(after.place) if after.place is not None else ()
+        # The former original may be a capture again, next to another one of the same time.
+        if _shas([*_of_payload(leads, shas), *there, *self._by_digest(after, AFTER)]) & shas:
             self._counts["resolved"] += 1
             return
-        originals = self._originals(row, after, shas, is_new_id=before.id != after.id)
-        if not originals:
-            return
-        self._counts["resolved"] += 1
-        self._check_chunks(row, after, originals, _of_payload(led, _shas(originals)))
-        if before.digest is not None or after.digest is not None:
-            self._check_digest(row, after, originals)
+        wrong = next((way for way, found in leads.items() if found and not _shas(found) & shas), "place")
+        self._report(row, f"{_WAYS[wrong]} does not lead to the payload from before")
 
     def _check_dangling(self, row: RevisitRow, before: ReferenceRow, after: ReferenceRow) -> None:
         if before != after:

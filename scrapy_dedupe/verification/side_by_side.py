@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from scrapy_dedupe.tasks.faults import Faults
 from scrapy_dedupe.tasks.work import size_of
 from scrapy_dedupe.warc.bodies import hashed_records
+from scrapy_dedupe.warc.framing import is_compressed
 from scrapy_dedupe.warc.reading import read_records
 from scrapy_dedupe.warc.windows import WindowedFile
 
@@ -207,10 +208,9 @@ class _Walk:
             self._compare_conversion()
             return
         self._ahead_before, self._ahead = KeysAhead(self._before), KeysAhead(self._after)
-        self._is_gzip = self._before.is_gzip_at(0)
-        self._is_like_before = self._is_gzip == self._after.is_gzip_at(0)
-        if not self._is_like_before and self._before.size_bytes and self._after.size_bytes:
-            self._findings.add("file", str(self._before), str(self._after), _COMPRESSION[not self._is_gzip])
+        was_gzip, is_gzip = is_compressed(self._before), is_compressed(self._after)
+        if was_gzip != is_gzip and self._before.size_bytes and self._after.size_bytes:
+            self._findings.add("file", str(self._before), str(self._after), _COMPRESSION[is_gzip])
         self._compare_records()
         while (missing := self._next_before(needs_body=True)) is not None:
             self._pass_missing(missing)
@@ -262,12 +262,7 @@ class _Walk:
             return
         before = partner[0]
         self._at_before = before.offset + before.length
-        is_gzip = self._after.is_gzip_at(record.offset)
-        change = change_of(before, record, is_gzip=is_gzip)
-        is_unlike = self._is_like_before and is_gzip != self._is_gzip
-        if is_unlike and is_gzip != self._before.is_gzip_at(before.offset):
-            change.faults.append(_COMPRESSION[is_gzip])
-        self._take(partner, found, change)
+        self._take(partner, found, change_of(before, record, is_gzip=self._after.is_gzip_at(record.offset)))
 
     def _find_partner(self, record: StoredRecord) -> HashedRecord | None:
         """The record before that matches the next record after; reports the records before it that are missing."""
@@ -303,12 +298,8 @@ class _Walk:
     def _pass_missing(self, found: HashedRecord) -> None:
         key = key_of(found[0])
         subject = f"the {key.type} record {key.id or key.uri or ''}".rstrip()
-        self._findings.add(
-            "missing",
-            place_of(self._before, key.offset),
-            str(self._after),
-            f"{subject} is no longer in its place",
-        )
+        reason = f"{subject} is no longer in its place"
+        self._findings.add("missing", place_of(self._before, key.offset), str(self._after), reason)
         self._pass_before(found)
 
     def _pass_before(self, found: HashedRecord) -> None:
@@ -321,7 +312,7 @@ class _Walk:
 
     def _pass_damage(self, damage: Damage) -> None:
         self._compare_bytes(damage.offset)
-        if self._is_same(damage.offset, damage.length):
+        if self._old.has_bytes(self._at_before, damage.length, self._after, damage.offset):
             self._faults.add_damage(damage)
             self._at_before += damage.length
         else:
@@ -338,7 +329,7 @@ class _Walk:
         self._at_before = _without_zeros(self._before, self._at_before)
         if start == end:
             return
-        if self._is_same(start, end - start):
+        if self._old.has_bytes(self._at_before, end - start, self._after, start):
             self._at_before += end - start
         else:
             self._report("bytes", self._at_before, start, f"{end - start} bytes between records differ")
@@ -357,10 +348,6 @@ class _Walk:
                 self._writer.add(found, None)
             self._at_before = end
         return end - start
-
-    def _is_same(self, offset: int, length: int) -> bool:
-        """Whether bytes of the file after are the next bytes of the file before."""
-        return self._old.has_bytes(self._at_before, length, self._after, offset)
 
     def _compare_conversion(self) -> None:
         """Compare an ARC file with the WARC file that it was converted to."""

@@ -531,7 +531,9 @@ def test_size_and_hash_are_those_that_the_manifest_says(tmp_path: Path, index: C
     entry: dict[str, object] = {"path": "a.wacz", "size": path.stat().st_size}
     manifest = tmp_path / "all.json"
     write_manifest(manifest, entry | {"size": 17})
-    assert "the manifest says 17: another or incomplete file. Copy the file again" in reason(run(index, manifest))
+    assert "the manifest says 17: another or incomplete file. Copy the file again" in reason(
+        run(index, manifest)
+    )
     write_manifest(manifest, entry | {"hash": "sha256:" + "0" * 64})
     assert "it is another file, or damaged" in reason(run(index, manifest, verify=True))
     assert index.crawls() == []
