@@ -52,6 +52,8 @@ _ATTRIBUTE = "_dedupe_session"
 
 CRAWL_ID_FILE = "crawl-id"
 
+_FREE_TREES_S = 0.1
+
 
 class Session:
     """The session of one crawler; use :meth:`of` to get it. Logs and raises :class:`DedupeError` for invalid settings."""
@@ -104,6 +106,9 @@ class Session:
         if self.is_crawl and freezes:
             # Sent after all components have opened.
             crawler.signals.connect(self._freeze, signal=signals.engine_started)
+            self._trees = memory.PageTrees()
+            crawler.signals.connect(self._trees.add, signal=signals.response_received)
+            self.run_every(_FREE_TREES_S, self._trees.free, "memory")
         crawler.signals.connect(self._spider_closed, signal=signals.spider_closed)
         crawler.signals.connect(self._engine_stopped, signal=signals.engine_stopped)
 
