@@ -244,7 +244,9 @@ def test_a_table_that_is_no_manifest_is_refused(tmp_path: Path) -> None:
     ):
         path = tmp_path / f"{number}.parquet"
         duckdb.connect().execute(f"COPY (SELECT {columns}) TO '{path}' (FORMAT parquet)")
-        with pytest.raises(DamagedInput, match=r"is not a manifest: its columns are .*\. Name a file that warcsum"):
+        with pytest.raises(
+            DamagedInput, match=r"is not a manifest: its columns are .*\. Name a file that warcsum"
+        ):
             list(read_lines(path))
 
 
