@@ -42,6 +42,7 @@ from scrapy_dedupe.warc.framing import is_compressed
 from scrapy_dedupe.warc.raw_heads import RawHead, UsualHead, raw_head, stored_uri, usual_head
 from scrapy_dedupe.warc.reading import says_http, stored_record
 from scrapy_dedupe.warc.records import can_be_referred_to
+from scrapy_dedupe.warc.references import bare_id
 from scrapy_dedupe.warc.windows import WindowedFile
 
 if TYPE_CHECKING:
@@ -145,6 +146,8 @@ class RowScan:
         # Within angle brackets, there may be white space.
         if not (frame.member and record_id and uri and date) or uri.startswith(b"<"):
             return None
+        if not _REFERRED_ID.fullmatch(record_id):
+            return None
         body = usual_body(frame)
         if body is None or not says_http(None if content_type is None else content_type.decode("ascii")):
             return None
@@ -163,7 +166,7 @@ class RowScan:
         values |= {"target_uri": uri, "target_date": date_text, "is_listed": is_listed}
         self._add_payload(values, digests, len(body), is_alone=not is_whole, is_chunked=False)
         # Printable ASCII is read back unchanged, so only the forms matter (`records.can_be_referred_to`).
-        is_readable = values["date_key"] is not None and _REFERRED_ID.fullmatch(record_id)
+        is_readable = values["date_key"] is not None
         values |= {"reason": reason, "unfit": reason or (None if is_readable else "unreadable")}
         if reason is None:
             heads_bytes = begin + frame.block_length - len(body)
@@ -357,7 +360,7 @@ def _hindrance(record: StoredRecord, head: RawHead | None) -> str | None:
     """Why a copy cannot become a revisit, for reasons that `Eligibility` does not check."""
     if head is None:
         return "arc"
-    if not record.id:
+    if bare_id(record.id) is None:
         return "no-id"
     if not could_be_undone(head) or not could_be_written(record, head):
         return "fields"

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import json
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from doctored_projects import ADDON
+from offline.calling import Called
 
 from scrapy_dedupe.commands.console import main
 from scrapy_dedupe.stores import open_store
@@ -18,19 +17,6 @@ from scrapy_dedupe.stores.base import Counts, Original, SeenText
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-
-@dataclass(frozen=True, slots=True)
-class Called:
-    """What a call of the command line gave back."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from offline.outputs import assert_deduplicated
+from offline.outputs import assert_deduplicated, assert_restored
 from offline.planted import SITE, Copy, Planting, text
 
 from scrapy_dedupe.crawls import open_index
@@ -97,8 +97,7 @@ def test_in_place_it_says_where_the_manifest_is_and_how_to_undo(
     again = call("dedupe", "-r", "in", "--in-place").out.splitlines()
     assert again[-1] == f"No file was changed. The manifest and the report are kept in {kept}."
     assert call("restore", "in", "--in-place").code == 0
-    for name, file in planting.files.items():
-        assert len(Path("in", name).read_bytes()) >= 0.9 * len(file.to_bytes())
+    assert_restored(planting, Path("in"))
 
 
 @pytest.mark.usefixtures("planting")

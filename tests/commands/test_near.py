@@ -91,7 +91,7 @@ def test_damage_is_named(call: Callable[..., Called]) -> None:
     path.write_bytes(path.read_bytes()[:-10])
     called = call("near", "in", "-o", "groups")
     assert called.code == 4
-    assert called.err.startswith("scrapy-dedupe near: in/a.warc.gz") or "a.warc.gz, offset" in called.err
+    assert called.err.startswith("scrapy-dedupe near: in/a.warc.gz, offset ")
     assert "--keep-going skips it" in called.err
     assert not Path("groups").exists()
     called = call("near", "in", "-o", "groups", "--keep-going")

@@ -19,6 +19,7 @@ from scrapy_dedupe.live.responses import decoded_page
 from scrapy_dedupe.near import GROUPS, NearJobOptions, PageOptions, find_near_copies
 from scrapy_dedupe.tasks.faults import Faults
 from scrapy_dedupe.tasks.inputs import find_inputs
+from scrapy_dedupe.tasks.progress import NoProgress
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -135,7 +136,7 @@ def test_neither_order_nor_jobs_change_the_result(tmp_path: Path) -> None:
     assert not [path for path in tmp_path.iterdir() if path.name.endswith(".parts")]
 
 
-class StopAt:
+class StopAt(NoProgress):
     """Progress that stops the run when a part of this name begins."""
 
     def __init__(self, title: str) -> None:
@@ -144,12 +145,6 @@ class StopAt:
     def begin(self, title: str, total: int, unit: str = "B") -> None:
         if title == self.title:
             raise KeyboardInterrupt
-
-    def advance(self, count: int) -> None:
-        pass
-
-    def end(self) -> None:
-        pass
 
 
 @pytest.mark.parametrize("step", ["joining", "signing", "comparing"])

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
-import subprocess
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -58,15 +56,3 @@ def done(folder: Path, *words: str | Path) -> Called:
     called = call(folder, *words)
     assert called.code == 0, (words, called)
     return called
-
-
-def start(folder: Path, *words: str | Path, **environment: str) -> subprocess.Popen[bytes]:
-    """Start ``scrapy-dedupe`` as the first process of a group of its own."""
-    return subprocess.Popen(
-        [*PROGRAM, *map(str, words)],
-        cwd=folder,
-        env={**os.environ, **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )

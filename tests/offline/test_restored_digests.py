@@ -11,6 +11,7 @@ import pytest
 import warcio.cli
 from archives import called_in_process
 from deduped_files import Archive, Page, dedupe, request, response, sha1, uncompressed, write_file
+from offline.planted import in_chunks
 
 from scrapy_dedupe.offline.restoring import RestoreOptions, restore
 from scrapy_dedupe.tasks.progress import NoProgress
@@ -26,11 +27,6 @@ if TYPE_CHECKING:
 BODY = b"<p>a lake</p>" * 200
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 IDENTICAL = b"http://netpreserve.org/warc/1.1/revisit/identical-payload-digest"
-
-
-def in_chunks(body: bytes, size: int = 700) -> bytes:
-    parts = [body[start : start + size] for start in range(0, len(body), size)]
-    return b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
 
 
 def restored(deduped: Path, output: Path, *, all_writers: bool = False) -> list[StoredRecord]:

@@ -26,6 +26,7 @@ from deduped_files import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from offline.reads import bytes_read, needs_counts
 from sampling import examples
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
@@ -637,15 +638,9 @@ def test_records_that_were_made_before_a_run_was_cut_are_not_made_again(
     assert same(tmp_path / "first", tmp_path / "out")
 
 
+@needs_counts
 def test_each_file_is_read_once_and_each_original_once_more(tmp_path: Path) -> None:
     """Besides the verification, which reads both archives."""
-    io_counts = Path("/proc/self/io")
-    if not io_counts.exists():
-        pytest.skip("the system does not count the bytes that a process reads")
-
-    def bytes_read() -> int:
-        return int(io_counts.read_text().split()[1])
-
     rng = random.Random(5)
     bodies = [b"<p>%d</p>" % number + rng.randbytes(20_000) for number in range(100)]
     pages = [Page(number, bodies[number % 100]) for number in range(300)]

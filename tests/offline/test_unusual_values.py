@@ -152,6 +152,22 @@ def test_an_id_or_digest_that_does_not_read_back_is_neither_referred_to_nor_move
         assert found[record_id(f"{name}/3")].get(b"WARC-Refers-To") == record_id(f"{name}/{original}"), name
 
 
+def test_an_id_of_nothing_but_angle_brackets_is_none(tmp_path: Path) -> None:
+    ids = {"none": b"", "brackets": b"<>", "blank": b"< >"}
+    p = three_pages("gzip", *ids)
+    for name, value in ids.items():
+        altered(p, f"{name}/2", (ID, value))
+        for field in (CONCURRENT, b"WARC-Refers-To"):
+            link = ((field, value),)
+            p.other("a.warc", f"{name} {field!r}", "metadata", f"{SITE.decode()}{name}/2", b"x", fields=link)
+
+    report, found = deduplicated(p, tmp_path)
+
+    assert (report["converted"], report["repointed"], report["left"]) == (3, 3, {"no-id": 3})
+    for name in ids:
+        assert found[record_id(f"{name}/3")].get(b"WARC-Refers-To") == record_id(f"{name}/1"), name
+
+
 def test_an_id_of_two_payloads_is_not_referred_to(tmp_path: Path) -> None:
     p = three_pages()
     p.exchange("a.warc", "other", (SITE + b"4").decode(), text("other", 4_000))

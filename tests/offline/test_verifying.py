@@ -28,6 +28,7 @@ from offline.archive_pairs import (
     sha1,
 )
 from offline.old_facts import old_records
+from offline.planted import in_chunks
 from sampling import examples
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, SettingError
@@ -650,17 +651,16 @@ def test_a_negative_sample_is_refused(tmp_path: Path) -> None:
         run(archive(), archive(), tmp_path, sample=-1)
 
 
-def test_a_full_file_more_is_told_once(tmp_path: Path) -> None:
-    """Where two files have nothing in common, that is one finding and not one for each record."""
-    before = Archive({"a.warc": {str(n): other("metadata", n, archive()["first"]) for n in range(100, 700)}})
-    after = Archive({"a.warc": {str(n): other("metadata", n, archive()["first"]) for n in range(1100, 1700)}})
-    for one, name in ((before, "before"), (after, "after")):
-        for number, record in enumerate(one.files["a.warc"].values()):
-            record.set("WARC-Date", f"2020-01-01T00:00:00.{name}{number}Z")
+def test_all_findings_are_counted_and_the_first_thousand_kept(tmp_path: Path) -> None:
+    """Two files have nothing in common."""
+    before, after = Archive({"a.warc": {}}), Archive({"a.warc": {}})
+    for one, start in ((before, 2_000), (after, 4_000)):
+        for number in range(start, start + 1_001):
+            record = other("metadata", number, archive()["first"])
+            record.set("WARC-Date", f"2020-01-01T00:00:00.{number}Z")
+            one.files["a.warc"][str(number)] = record
     result = run(before, after, tmp_path)
-    assert result.findings_count <= 2_000
-    assert len(result.findings) <= 1_000
-    assert result.records == 600
+    assert (result.records, result.findings_count, len(result.findings)) == (1_001, 1_001, 1_000)
 
 
 def test_an_arc_file_may_have_become_a_warc_file(tmp_path: Path) -> None:
@@ -977,10 +977,6 @@ def test_captures_of_one_uri_and_second_are_verified_in_steps_that_grow_with_the
 
 
 CHUNKED_HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
-
-
-def in_chunks(body: bytes) -> bytes:
-    return b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
 
 
 def give_block(record: Rec, block: bytes) -> None:

@@ -6,7 +6,6 @@ import hashlib
 import json
 import random
 import shutil
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import fastwarc.cli
@@ -17,13 +16,13 @@ from offline.calling import call, done
 from offline.garden import garden
 from offline.outputs import assert_deduplicated, assert_restored, read, snapshot
 from offline.planted import SITE, Copy, Planting, fates_of, text
+from offline.reads import bytes_read, needs_counts
 
 from scrapy_dedupe.offline.manifest import read_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-PROCESS_IO = Path("/proc/self/io")
+    from pathlib import Path
 
 
 @pytest.fixture(scope="module")
@@ -351,14 +350,7 @@ def archive_of(folder: Path, bodies: Sequence[bytes]) -> int:
     return sum(map(len, snapshot(folder).values()))
 
 
-def bytes_read() -> int:
-    """The bytes that this process has read so far."""
-    return int(PROCESS_IO.read_text().partition("rchar: ")[2].split()[0])
-
-
-@pytest.mark.skipif(
-    not PROCESS_IO.exists(), reason="the system does not count the bytes that a process reads"
-)
+@needs_counts
 def test_of_repeated_payloads_little_is_read_again(tmp_path: Path) -> None:
     rng = random.Random(5)
     bodies = [rng.randbytes(30_000) for _ in range(30)]

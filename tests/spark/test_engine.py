@@ -24,6 +24,7 @@ from scrapy_dedupe.offline.summing import SumOptions
 from scrapy_dedupe.spark import joins
 from scrapy_dedupe.tasks.faults import Faults
 from scrapy_dedupe.tasks.inputs import find_inputs
+from scrapy_dedupe.tasks.progress import NoProgress
 from scrapy_dedupe.verification import verifying
 from scrapy_dedupe.verification.verifying import pairs_of
 
@@ -216,7 +217,7 @@ def test_a_full_disk_is_named_and_the_same_command_continues(
     assert files_in(folder / "out") == files_in(folder / "near")
 
 
-class Changes:
+class Changes(NoProgress):
     """Progress that changes a file when a part of the work begins."""
 
     def __init__(self, title: str, path: Path) -> None:
@@ -227,12 +228,6 @@ class Changes:
         if title == self._title:
             with self._path.open("ab") as file:
                 file.write(b"\n")
-
-    def advance(self, count: int) -> None:
-        pass
-
-    def end(self) -> None:
-        pass
 
 
 @pytest.mark.parametrize("title", ["comparing", "rewrite"])

@@ -19,6 +19,7 @@ from scrapy_dedupe.live.responses import decoded_page
 from scrapy_dedupe.near import NearJobOptions, PageOptions
 from scrapy_dedupe.tasks.faults import Faults
 from scrapy_dedupe.tasks.inputs import find_inputs
+from scrapy_dedupe.tasks.progress import NoProgress
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,7 +97,7 @@ def test_pages_without_a_text_that_is_compared(folder: Path) -> None:
         assert (folder / "far.csv").read_bytes() == (folder / "near.csv").read_bytes()
 
 
-class StopAt:
+class StopAt(NoProgress):
     """Progress that stops the run when a part of this name begins for the second time."""
 
     def __init__(self, title: str) -> None:
@@ -107,12 +108,6 @@ class StopAt:
         self._left -= title == self._title
         if not self._left:
             raise KeyboardInterrupt
-
-    def advance(self, count: int) -> None:
-        pass
-
-    def end(self) -> None:
-        pass
 
 
 def find(folder: Path, output: str, jobs: Any, watch: Progress | None = None) -> near.NearCopies:
@@ -158,11 +153,10 @@ def test_a_damaged_file_is_named(folder: Path) -> None:
     assert not (folder / "far.parquet").exists()
 
 
-class Appends(StopAt):
-    """Progress that appends to a file when the first part begins."""
+class Appends(NoProgress):
+    """Progress that appends to a file when a part begins."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__("")
         self._path = path
 
     def begin(self, title: str, total: int, unit: str = "B") -> None:
