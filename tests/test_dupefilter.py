@@ -555,6 +555,7 @@ async def test_meta_that_is_handed_on_hides_no_page_that_found_something(
     web.page("/30", "the end")
     limited = {**settings, "DEPTH_LIMIT": 40, "CLOSESPIDER_PAGECOUNT": 60}
     known = await journaled(Restless, limited, web, tmp_path)
+    assert {f"/{n}" for n in range(5)} <= set(web.paths)
     assert not {f"/{n}" for n in range(30)} & known
 
 

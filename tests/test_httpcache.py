@@ -8,6 +8,7 @@ import random
 import threading
 import time
 import zipfile
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,6 +21,7 @@ from webserver import Page
 
 from scrapy_dedupe.commands.console import main
 from scrapy_dedupe.crawls import open_index
+from scrapy_dedupe.live.archive import cache
 from scrapy_dedupe.live.session import Session
 
 if TYPE_CHECKING:
@@ -666,7 +668,7 @@ async def test_pages_are_downloaded_while_the_store_is_away(
     ("setting", "asking", "is_used"),
     [
         ({"HTTPCACHE_EXPIRATION_SECS": 3600}, {}, True),
-        ({"HTTPCACHE_EXPIRATION_SECS": 1}, {}, False),
+        ({"HTTPCACHE_EXPIRATION_SECS": 100}, {}, False),
         ({"HTTPCACHE_IGNORE_RESPONSE_CACHE_CONTROLS": ["no-store", "private"]}, {}, True),
         ({"HTTPCACHE_POLICY": DUMMY, "HTTPCACHE_IGNORE_HTTP_CODES": [200]}, {}, False),
         ({"HTTPCACHE_IGNORE_SCHEMES": ["http"]}, {}, False),
@@ -675,15 +677,21 @@ async def test_pages_are_downloaded_while_the_store_is_away(
 )
 @crawl_test
 async def test_the_settings_of_scrapy_apply(
-    setting: dict[str, Any], asking: dict[str, Any], is_used: bool, web: WebServer, cached: dict[str, Any]
+    setting: dict[str, Any],
+    asking: dict[str, Any],
+    is_used: bool,
+    web: WebServer,
+    cached: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ignores = "HTTPCACHE_IGNORE_RESPONSE_CACHE_CONTROLS" in setting
     control = "no-store, private, max-age=3600" if ignores else "max-age=3600"
     web.page("/a", text("a"), headers=[("Cache-Control", control)])
     cached["COOKIES_ENABLED"] = False
     await read(cached, web.url("/a"), headers={"Cookie": "a=1"})
-    if setting.get("HTTPCACHE_EXPIRATION_SECS") == 1:
-        time.sleep(1.1)  # noqa: ASYNC251 - no crawl runs now
+    # As if two minutes had passed.
+    clock = SimpleNamespace(time=lambda: time.time() + 120, monotonic=time.monotonic)
+    monkeypatch.setattr(cache, "time", clock)
     items, _ = await read({**cached, **setting}, web.url("/a"), **asking)
     assert items[0]["cached"] == is_used
     assert len(web.paths) == 2 - is_used

@@ -65,8 +65,9 @@ _REMEDIES = (
     ("name or service not known", "Check the host name in the URL."),
 )
 
-# The position in a Lua script that servers append to an error is useless to users.
-_SCRIPT_POSITION = re.compile(r"\.? script: .*", re.DOTALL)
+# The position in a Lua script, which servers append to an error, and the position in a pipeline, which redis-py puts
+# before it, are useless to users.
+_POSITION = re.compile(r"\.? script: .*|^Command # \d+ \(.*?\) of pipeline caused error: ", re.DOTALL)
 
 
 @contextmanager
@@ -90,7 +91,7 @@ def redis_faults(url: str) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    return _SCRIPT_POSITION.sub("", str(error)).rstrip(".")
+    return _POSITION.sub("", str(error)).rstrip(".")
 
 
 def _remedy(error: Exception, url: str) -> str:

@@ -257,7 +257,9 @@ def test_an_imported_index_reads_the_records_that_its_originals_name(
 
     run(index, *containers.values())
     for crawl in PAGES:
-        for original in index.records(crawl):
+        originals = list(index.records(crawl))
+        assert originals
+        for original in originals:
             assert original.file is not None
             file = readable(original.file)
             assert file is not None

@@ -21,6 +21,7 @@ from scrapy_dedupe.settings.specs import read_settings
 from scrapy_dedupe.stores import open_store, parse_store_url
 from scrapy_dedupe.stores.location import TLS_OPTIONS
 from scrapy_dedupe.stores.redis import connect
+from scrapy_dedupe.stores.redis_faults import redis_faults
 from scrapy_dedupe.urls.shared import SharedBloomFilter
 
 if TYPE_CHECKING:
@@ -58,6 +59,19 @@ def test_no_sentence_says_where_in_a_script_it_was(redis_server: RedisServer) ->
             store.index.start("crawl", "stored")
     assert "script" not in str(caught.value)
     assert "Raise maxmemory" in str(caught.value)
+
+
+def test_no_sentence_says_where_in_a_pipeline_it_was(redis_server: RedisServer) -> None:
+    with redis.Redis.from_url(redis_server.url) as client:
+        client.config_set("maxmemory", "1")
+        with (
+            client.pipeline(transaction=False) as pipeline,
+            pytest.raises(
+                StoreUnavailable, match=r"rejected a command: (?!Command).*used memory.* Raise maxmemory"
+            ),
+            redis_faults(redis_server.url),
+        ):
+            pipeline.set("key (1)", "value").execute()
 
 
 def test_a_server_that_cannot_save_its_data(redis_server: RedisServer) -> None:
