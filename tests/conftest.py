@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import crawling
 import pytest
 import unsynced
+from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 from servers import RedisCluster, RedisServer
 from webserver import WebServer
@@ -20,11 +21,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-# How long an example takes depends on the load of the machine. CI tries the same examples each time, so that chance
+# How long examples take depends on the load of the machine. CI tries the same examples each time, so that chance
 # does not decide whether a change passes.
-_FIXED: dict[str, Any] = {"derandomize": True, "database": None} if os.environ.get("CI") else {}
-hypothesis_settings.register_profile("sample", deadline=None, max_examples=25, **_FIXED)
-hypothesis_settings.register_profile("exhaustive", deadline=None, max_examples=100, **_FIXED)
+_OPTIONS: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+if os.environ.get("CI"):
+    _OPTIONS |= {"derandomize": True, "database": None}
+hypothesis_settings.register_profile("sample", max_examples=25, **_OPTIONS)
+hypothesis_settings.register_profile("exhaustive", max_examples=100, **_OPTIONS)
 hypothesis_settings.load_profile("sample")
 
 MAX_PROCESSES = 4
@@ -35,7 +38,8 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Run a single file in this process; starting others would take longer than most files do."""
     if len(config.args) == 1 and Path(config.args[0].partition("::")[0]).is_file():
         return 0
-    return min(os.cpu_count() or 1, MAX_PROCESSES)
+    # One more than there are cores: a quarter of the time tests wait for servers and other processes.
+    return min((os.cpu_count() or 1) + 1, MAX_PROCESSES)
 
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:

@@ -50,8 +50,8 @@ async def crawl(
     spider: type[scrapy.Spider], settings: Mapping[str, Any], *, addon: bool = True, **arguments: Any
 ) -> Crawler:
     """Run one crawl to its end; with the add-on unless told otherwise."""
-    # Without this warning Scrapy need not read the source of each callback.
-    values = {"WARN_ON_GENERATOR_RETURN_VALUE": False, **settings}
+    # Without the warning Scrapy need not read the source of each callback. It makes CONCURRENT_ITEMS tasks per response.
+    values = {"WARN_ON_GENERATOR_RETURN_VALUE": False, "CONCURRENT_ITEMS": 10, **settings}
     if addon:
         values.setdefault("ADDONS", {"scrapy_dedupe.Addon": 500})
     if reactorless:

@@ -72,6 +72,7 @@ class ImportObserver(Protocol):
 class ImportOptions:
     """``crawl`` is the id for sources without one in a manifest. ``payload`` is the mode of all sources. If it is None,
     the mode is that of the source's metadata, else that of the index, else ``new_payload`` (an index without crawls).
+    ``digest`` is the algorithm with which crawls look up payloads.
     ``allow_outside``: manifests may name files that are not below their folder. ``verify``: hashes are compared.
     ``remove``: committed crawls that no source names are purged, with ``force`` even if remaining crawls need them.
     """
@@ -79,6 +80,7 @@ class ImportOptions:
     crawl: str | None = None
     payload: str | None = None
     new_payload: str = "stored"
+    digest: str = "sha256"
     allow_outside: bool = False
     verify: bool = False
     remove: bool = False
@@ -93,6 +95,7 @@ class ImportResult:
     ``imported`` and ``known`` are names of sources. ``skipped`` counts skipped lines and records, and ``faults`` lists
     up to a thousand of them. ``absent`` lists CDXJ that name missing WARC files. ``captures`` and ``revisits`` are
     counts; ``originals`` counts possible originals, unless another record of the index has the same payload.
+    ``other_digests`` counts those that crawls cannot find, by the algorithm of their digests.
     ``waiting`` counts the payloads, of all crawls, that revisits refer to and that are not in the index. ``claimed``
     counts the sources left to other processes. ``missing`` are committed crawls without a source in the manifests,
     ``removed`` the purged ones; ``not_removed`` explains why none was purged although requested.
@@ -106,6 +109,7 @@ class ImportResult:
     absent: list[str] = field(default_factory=list)
     captures: int = 0
     originals: int = 0
+    other_digests: dict[str, int] = field(default_factory=dict)
     revisits: int = 0
     waiting: int = 0
     claimed: int = 0
@@ -280,6 +284,9 @@ class _Import:
         result.captures += counts.total_urls
         result.revisits += counts.dupe_urls
         result.originals += entry.added
+        for algorithm, count in entry.algorithms.items():
+            if algorithm != self.options.digest:
+                result.other_digests[algorithm] = result.other_digests.get(algorithm, 0) + count
         if entry.absent:
             result.absent.append(_absence(source, entry.absent))
 

@@ -7,6 +7,7 @@ index unpacks to the end. Only then are records added. A WACZ without an index i
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import cache, lru_cache
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 from scrapy_dedupe.errors import ArchiveError, CrawlStateError, DamagedInput, SettingError, TakenOver
 from scrapy_dedupe.stores.base import Need
 from scrapy_dedupe.stores.crawl_index import PAYLOAD_MODES
+from scrapy_dedupe.stores.normal_forms import algorithm_of
 from scrapy_dedupe.warc.cdxj_reading import CdxFault, cdxj_lines, read_cdxj
 from scrapy_dedupe.warc.codings import payload_mode
 from scrapy_dedupe.warc.reading import read_records
@@ -54,7 +56,8 @@ class SourceEntry(EntryWriter):
     container is compared, not only its size. ``is_only``: its crawl has no other source. Otherwise revisits whose
     original is in another crawl wait, because another source may add the original to the crawl itself, and the order of
     sources must make no difference. ``skipped`` counts the skipped lines and records, and ``faults`` are the first
-    sentences about them. ``absent`` are the missing WARC files that a CDXJ names.
+    sentences about them. ``absent`` are the missing WARC files that a CDXJ names. ``algorithms`` counts the added
+    originals by the algorithms of their digests.
     """
 
     absent: Sequence[str] = ()
@@ -76,6 +79,7 @@ class SourceEntry(EntryWriter):
         self._verify = verify
         self._alive = alive
         self.faults: list[str] = []
+        self.algorithms: Counter[str] = Counter()
         self._files: dict[str, None] = {}
         self._rules = EntryRules(source.crawl)
 
@@ -123,8 +127,13 @@ class SourceEntry(EntryWriter):
             return None
         self._source = replace(source, hash=hash_, size=size)
         about = wacz.about
-        mode = about.payload or payload_mode(about.software)
         members = wacz.files
+        # A program that only packs WARC files does not decide how they were written.
+        mode = (
+            about.payload
+            or payload_mode(about.software)
+            or (_payload_of_warc(members[0]) if members else None)
+        )
         if wacz.has_index:
             with _checked_lines(wacz.index_lines(), self._alive) as lines:
                 self._begin(mode)
@@ -138,9 +147,7 @@ class SourceEntry(EntryWriter):
         return self._result(size, required(self.index, about.requires, source.crawl))
 
     def _enter_records(self, file: ReadableFile, size: int) -> Counts:
-        info = warcinfo_of(file)
-        own = info.get(PAYLOAD_FIELD)
-        self._begin(own if own in PAYLOAD_MODES else payload_mode(info.get("software")))
+        self._begin(_payload_of_warc(file))
         self.take_records(file, lambda offset: self._alive(offset / size))
         return self._result(size)
 
@@ -223,6 +230,7 @@ class SourceEntry(EntryWriter):
         return self.finish(size_bytes, needs)
 
     def add(self, originals: Sequence[Original], urls: Sequence[UrlCapture]) -> None:
+        self.algorithms.update(algorithm_of(original.digest) for original in originals)
         with self._explaining_loss():
             self.index.add_imported(self._source, originals, urls)
 
@@ -282,6 +290,13 @@ def _checked_lines(lines: Iterable[bytes], alive: Alive) -> Iterator[Iterator[by
                 yield line
 
         yield lines_again()
+
+
+def _payload_of_warc(file: ReadableFile) -> str | None:
+    """The payload mode that the warcinfo of a WARC file names, or that its software has; None if unknown."""
+    info = warcinfo_of(file)
+    own = info.get(PAYLOAD_FIELD)
+    return own if own in PAYLOAD_MODES else payload_mode(info.get("software"))
 
 
 def _checked_size(source: Source, size: int) -> int:

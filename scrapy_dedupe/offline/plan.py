@@ -15,10 +15,11 @@ only read.
 A slice is a folder ``slices/file=N/`` of Parquet files, where N is the number of the file; a file without changes has none.
 The column ``kind`` says what a row is:
 
-- ``change``: a record to change, with its offset and length. A copy that becomes a revisit (``is_converted``) has the values
-  of its original: ``target_id``, ``target_uri``, ``target_date`` and ``target_digest``. Of any other record, references are
-  updated.
-- ``capture``: a listed record that these references may mean (`reference_changes.MeantRecord`).
+- ``change``: a record to change, with its offset and length. A copy that becomes a revisit has the line of its ``original``.
+  Of any other record, references are updated.
+- ``capture``: a listed record that these references may mean (`reference_changes.MeantRecord`), with the line of its
+  ``original`` if it becomes a revisit.
+- ``original``: an original with its line, id, URI, date and digest.
 - ``standing``: an unchanged capture that these references may mean (`reference_changes.Standing`).
 """
 
@@ -27,6 +28,7 @@ from __future__ import annotations
 import shutil
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -74,8 +76,9 @@ SIZES: Final = {"line": "BIGINT", "revisit_bytes": "BIGINT"}
 _ADDED_BYTES: Final = 2_048
 _SLICES: Final = "slices"
 _SLICE: Final = """
-SELECT kind, is_converted, target_id, target_uri, target_date, target_digest, "offset", length, line, is_here, id, id_key, uri,
-    date_key, digest_key, listed_key, payload_key FROM read_parquet([{}])
+SELECT kind, "offset", length, line, original, is_here, id, id_key, uri, date, date_key, digest, digest_key, listed_key,
+    payload_key
+FROM read_parquet([{}])
 """
 
 
@@ -231,30 +234,30 @@ def read_slice(folder: Path) -> Slice:
     if not folder.exists():
         return found
     query = _SLICE.format(", ".join(map(source, sorted(folder.glob("*.parquet")))))
+    targets: dict[int | None, RevisitTarget | None] = {None: None}
+    changes, captures = [], []
     with open_engine(
         PURPOSE,
         lambda text: ArchiveError(
             f"{folder} cannot be read: {text}. Check the disk, then start again without the unfinished work."
         ),
     ) as engine:
-        # Sorting in DuckDB could need more than its limit of memory, and all rows are in memory here anyway.
-        for kind, is_converted, *values in sorted(rows_of(engine.execute(query)), key=_order):
-            target = RevisitTarget(*values[:4]) if is_converted else None
-            offset, length, line, is_here, *keys = values[4:]
+        for kind, offset, length, line, original, is_here, *values in rows_of(engine.execute(query)):
+            record_id, id_key, uri, date, date_key, digest, *keys = values
             if kind == "change":
-                found.changes.append(PlannedChange(offset, length, target))
+                changes.append((offset, length, original))
+            elif kind == "original":
+                targets[line] = RevisitTarget(record_id, uri, date, digest)
             elif kind == "capture":
-                found.captures.append(MeantRecord._make([line, is_here, is_converted, *keys, target]))
+                captures.append((line, is_here, record_id, id_key, uri, date_key, *keys, original))
             else:
-                _, id_key, uri, date_key, *_ = keys
                 found.standing.append(Standing(id_key, is_here, uri, date_key))
+    # Sorting in DuckDB could need more than its limit of memory, and all rows are in memory here anyway.
+    for *values, original in sorted(changes, key=itemgetter(0)):
+        found.changes.append(PlannedChange._make([*values, targets[original]]))
+    for *values, original in sorted(captures, key=itemgetter(0)):
+        found.captures.append(MeantRecord._make([*values, targets[original]]))
     return found
-
-
-def _order(row: tuple[Any, ...]) -> tuple[Any, ...]:
-    """By kind, offset and line of a row of a slice; the last two may be None."""
-    kind, offset, line = row[0], row[6], row[8]
-    return kind, offset is None, offset, line is None, line
 
 
 @contextmanager
@@ -304,13 +307,11 @@ class Joins:
 
     def write_by_file(self, query: str, folder: Path) -> None:
         """Write the rows of a query to Parquet files in ``file=N/`` below *folder*, by their column file."""
-        # Sorted, because DuckDB would keep memory for each of the files until the end. One statement that joins, sorts and
-        # writes would need more than its limit.
+        # Sorted, because DuckDB would keep memory for each of the files until the end. One statement that sorts and writes
+        # would need more than its limit.
         self.run(
             (
-                f"CREATE TABLE found AS {query}",
-                "CREATE TABLE sorted AS SELECT * FROM found ORDER BY file",
-                "DROP TABLE found",
+                f"CREATE TABLE sorted AS {query} ORDER BY file",
                 f"COPY sorted TO {quoted(folder)} (FORMAT parquet, COMPRESSION zstd, PARTITION_BY (file))",
                 "DROP TABLE sorted",
             )

@@ -314,29 +314,39 @@ SELECT t.file, t."offset", t.length, d.original FROM (
 ) t
 LEFT JOIN converted d ON d.file = t.file AND d."offset" = t."offset"
 """,
+    # One join of wide tables in each statement, since all tables of a statement are in memory at the same time.
     """
-CREATE TABLE original AS SELECT c.line, c.id, c.uri, c.date, c.digest FROM capture c
-SEMI JOIN converted d ON d.original = c.line
+CREATE TABLE meant AS
+SELECT w.file, c.line, w.original, c.file = w.file AS is_here, c.id, c.id_key, c.uri, c.date_key, c.digest_key, c.listed_key,
+    w.payload_key
+FROM wanted w JOIN capture c ON c.line = w.line
+""",
+    """
+CREATE TABLE target AS
+SELECT n.file, c.line, c.id, c.uri, c.date, c.digest FROM (
+    SELECT file, original FROM change UNION SELECT file, original FROM wanted
+) n JOIN capture c ON c.line = n.original
 """,
     "DROP TABLE converted",
+    "DROP TABLE capture",
 ]
 """What the references in each rewritten file may mean."""
 
 SLICE_ROWS: Final = """
-SELECT file, kind, "offset", length, line, is_here, is_converted, id, id_key, uri, date_key, digest_key, listed_key,
-    payload_key, target_id, target_uri, target_date, target_digest FROM (
-    SELECT c.file, 'change' AS kind, c."offset", c.length, NULL AS line, NULL AS is_here,
-        c.original IS NOT NULL AS is_converted, NULL AS id, NULL AS id_key, NULL AS uri, NULL AS date_key,
-        NULL AS digest_key, NULL AS listed_key, NULL AS payload_key, o.id AS target_id, o.uri AS target_uri,
-        o.date AS target_date, o.digest AS target_digest
-    FROM change c LEFT JOIN original o ON o.line = c.original
+SELECT file, kind, "offset", length, line, original, is_here, id, id_key, uri, date, date_key, digest, digest_key, listed_key,
+    payload_key FROM (
+    SELECT file, 'change' AS kind, "offset", length, NULL AS line, original, NULL AS is_here, NULL AS id, NULL AS id_key,
+        NULL AS uri, NULL AS date, NULL AS date_key, NULL AS digest, NULL AS digest_key, NULL AS listed_key,
+        NULL AS payload_key
+    FROM change
     UNION ALL
-    SELECT w.file, 'capture', NULL, NULL, c.line, c.file = w.file, w.original IS NOT NULL, c.id, c.id_key, c.uri,
-        c.date_key, c.digest_key, c.listed_key, w.payload_key, o.id, o.uri, o.date, o.digest
-    FROM wanted w JOIN capture c ON c.line = w.line LEFT JOIN original o ON o.line = w.original
+    SELECT file, 'original', NULL, NULL, line, NULL, NULL, id, NULL, uri, date, NULL, digest, NULL, NULL, NULL FROM target
     UNION ALL
-    SELECT file, 'standing', NULL, NULL, NULL, is_here, NULL, NULL, id_key, uri, date_key, NULL, NULL, NULL, NULL, NULL,
-        NULL, NULL
+    SELECT file, 'capture', NULL, NULL, line, original, is_here, id, id_key, uri, NULL, date_key, NULL, digest_key, listed_key,
+        payload_key
+    FROM meant
+    UNION ALL
+    SELECT file, 'standing', NULL, NULL, NULL, NULL, is_here, NULL, id_key, uri, NULL, date_key, NULL, NULL, NULL, NULL
     FROM (
         SELECT w.file, s.file = w.file AS is_here, s.id_key, s.uri, s.date_key FROM wanted_id w
         JOIN standing s ON s.id_key = w.id_key

@@ -42,7 +42,6 @@ class MeantRecord(NamedTuple):
 
     line: int
     is_here: bool
-    is_converted: bool
     id: bytes | None
     id_key: bytes | None
     uri: bytes | None
@@ -51,6 +50,11 @@ class MeantRecord(NamedTuple):
     listed_key: str | None
     payload_key: str | None
     target: RevisitTarget | None
+
+    @property
+    def is_converted(self) -> bool:
+        """Whether it becomes a revisit."""
+        return self.target is not None
 
     @property
     def keys(self) -> tuple[str | None, str | None]:

@@ -172,7 +172,8 @@ class WarcSettings:
         "The compression level: 1 is the fastest, 12 compresses best. Records of less than 4 kB always have level 1,"
         " since other levels hardly make them smaller.")
     digest: str = setting("DEDUPE_WARC_DIGEST", "sha256", choice("sha256", "sha1"),
-        "The algorithm of the payload and block digests.")
+        "The algorithm of the payload and block digests. A crawl looks up payloads by this digest, so it finds only"
+        " originals that have one. wget, warcio and Heritrix write SHA-1 by default.")
     min_size: int = setting("DEDUPE_WARC_MIN_SIZE", 1_024, integer(1),
         "The minimum size of a payload for a revisit record. Smaller payloads are always stored, since a"
         " revisit record would save little or nothing.", "bytes")

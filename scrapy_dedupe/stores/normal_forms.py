@@ -26,7 +26,7 @@ _TIME = re.compile(r"(?:[01][0-9]|2[0-3])[0-5][0-9][0-5][0-9](?:[0-9]{3})?")
 _HEX = re.compile(r"[0-9a-fA-F]+")
 _BASE32 = re.compile(r"[A-Za-z2-7]+")
 _USUAL_DIGEST = re.compile(r"(?:sha256:)?([0-9a-f]{64})")
-_SHA1_SIZE, _SHA1_BASE32 = 20, 32
+_SHA1_SIZE, _SHA1_BASE32, _SHA256_SIZE = 20, 32, 32
 _HEX_LENGTHS = frozenset(2 * size for size in HASH_SIZES)
 # SHA-1, SHA-256 and SHA-512 without padding.
 _BASE32_LENGTHS = frozenset({32, 52, 103})
@@ -45,6 +45,19 @@ def plain_digest(digest: str) -> str:
     """
     usual = _USUAL_DIGEST.fullmatch(digest)
     return usual[1] if usual else _plain_and_form(digest)[0]
+
+
+def algorithm_of(digest: str) -> str:
+    """The algorithm of a digest in the form of the index: ``sha256``, ``sha1`` or ``other``.
+
+    >>> algorithm_of(plain_digest("sha1:da39a3ee5e6b4b0d3255bfef95601890afd80709"))
+    'sha1'
+    >>> algorithm_of(plain_digest("md5:d41d8cd98f00b204e9800998ecf8427e"))
+    'other'
+    """
+    if len(digest) == 2 * _SHA256_SIZE:
+        return "sha256"
+    return "sha1" if len(digest) == _SHA1_BASE32 and digest.isupper() else "other"
 
 
 def digest_and_form(labelled: str | None) -> tuple[str | None, str]:

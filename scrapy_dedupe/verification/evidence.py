@@ -1,31 +1,26 @@
 """Facts about both versions of an archive, on disk: payloads by place and id, revisits, and references.
 
 Each pair of compared files has one SQLite file without indexes, written by the process that reads the pair
-(`EvidenceWriter`). They are merged into one file with indexes (`Evidence`). The files are deleted after the
+(`evidence_writer`). They are merged into one file with indexes (`Evidence`). The files are deleted after the
 verification, so they are neither synced nor journalled. The tables ``captures``, ``revisits`` and ``links`` have the rows of
 `Held`, `RevisitRow` and `LinkRow`; a revisit or response that got a new id is also in the view ``renamed``. ``others`` has the
-ids of all records that are neither captures nor revisits.
+ids of all records that are neither captures nor revisits. ``ambiguous`` has the places after at which there are several payloads.
 """
 
 from __future__ import annotations
 
 import random
 import sqlite3
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from functools import lru_cache
 from hashlib import blake2b
-from itertools import zip_longest
 from typing import TYPE_CHECKING, NamedTuple
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
-from scrapy_dedupe.files import whole_file
-from scrapy_dedupe.tasks.state import writing
-from scrapy_dedupe.warc.bodies import is_in_chunks
 from scrapy_dedupe.warc.references import (
     Captures,
     Reference,
     bare_id,
-    can_be_original,
     digest_key,
     has_payload,
     is_unmodified,
@@ -36,8 +31,6 @@ from scrapy_dedupe.warc.references import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
-    from types import TracebackType
-    from typing import Self
 
     from scrapy_dedupe.warc.bodies import BodyDigest
     from scrapy_dedupe.warc.reading import StoredRecord
@@ -45,7 +38,8 @@ if TYPE_CHECKING:
 HashedRecord = tuple["StoredRecord", "Sequence[BodyDigest]"]
 """A record with the digests of its payload in the algorithms of `algorithms_of`."""
 
-BEFORE, AFTER, BOTH = 1, 2, 3
+BEFORE, AFTER, BOTH, ELSEWHERE = 1, 2, 3, 7
+"""The archives that contain a capture: bit 1 before, bit 2 after. ELSEWHERE: an original that is outside of both."""
 
 UNCHANGED, CONVERTED, REPOINTED, UNDONE, RECHUNKED = range(5)
 """What happened to a record. UNDONE: its reference was reverted, or it became a response again. RECHUNKED: only one side stores
@@ -53,7 +47,6 @@ its payload in chunks."""
 
 PAYLOAD_TYPES = ("response", "resource")
 
-_BATCH_ROWS = 5_000
 _MOST_HELD = 1_000
 _KEPT_ANSWERS = 1_024
 _ALIKE = "sha, digest, text, whole, chunked, page"
@@ -68,38 +61,6 @@ _INDEXES = (
         "INSERT INTO ambiguous SELECT place FROM captures WHERE sides & 2 AND place IS NOT NULL"
         " GROUP BY place HAVING min(sha) <> max(sha)"
     ),
-)
-# Not a new revisit with one original that has everything that `references` requires.
-_IS_UNCLEAR = (
-    "NOT (change = 1 AND NOT EXISTS (SELECT 1 FROM ambiguous WHERE place = r.a_place)"
-    " AND EXISTS (SELECT 1 FROM captures c WHERE c.place = r.a_place AND c.id = r.a_id AND c.date = r.a_date"
-    " AND c.bare = r.a_bare AND c.sha = r.sha AND c.whole AND coalesce(c.text, c.digest) = r.a_digest"
-    " AND NOT (c.chunked AND r.a_unchunked) AND c.sides & 2))"
-)
-# Revisits of records that shared an id may share an id too, regardless of when they were made.
-_HAS_USED_ID = (
-    "change = 1 AND new_id IS NOT NULL AND (EXISTS (SELECT 1 FROM captures WHERE id = r.new_id)"
-    " OR EXISTS (SELECT 1 FROM revisits WHERE new_id = r.new_id AND former_id IS NOT r.old_id)"
-    " OR EXISTS (SELECT 1 FROM renamed WHERE new_id = r.new_id AND old_id IS NOT r.old_id)"
-    " OR new_id IN (SELECT id FROM others))"
-)
-_IS_DANGLING = (
-    "field <> 'place' AND EXISTS (SELECT 1 FROM renamed WHERE old_id = l.new)"
-    " AND NOT EXISTS (SELECT 1 FROM captures WHERE id = l.new AND sides & 2)"
-    " AND NOT EXISTS (SELECT 1 FROM revisits WHERE new_id = l.new)"
-)
-# A link to a record that is not in the file after any more, because it has a new id there. If another host rewrites the file
-# of the record, only its old id is known: in the originals, which have the pairs from the given number on.
-_IS_NEW_ID = (
-    "field <> 'place' AND l.new IS NOT NULL"
-    " AND NOT EXISTS (SELECT 1 FROM captures WHERE id = l.old AND sides & 2 AND file = 2 * l.pair + 1)"
-    " AND CASE WHEN EXISTS (SELECT 1 FROM renamed WHERE old_id = l.old AND new_id = l.new) THEN"
-    " EXISTS (SELECT 1 FROM renamed WHERE old_id = l.old AND new_id = l.new AND pair = l.pair)"
-    " OR NOT EXISTS (SELECT 1 FROM captures WHERE id = l.old AND sides & 2)"
-    " ELSE EXISTS (SELECT 1 FROM captures WHERE id = l.old AND sides & 2)"
-    " AND NOT EXISTS (SELECT 1 FROM captures WHERE id = l.old AND sides & 2 AND file < 2 * ?)"
-    " AND NOT EXISTS (SELECT 1 FROM captures WHERE id = l.new)"
-    " AND NOT EXISTS (SELECT 1 FROM revisits WHERE new_id = l.new) AND l.new NOT IN (SELECT id FROM others) END"
 )
 
 
@@ -133,10 +94,9 @@ class Held(NamedTuple):
     """A response or resource. A row that was queried represents all rows that are equal in the queried columns.
 
     ``uri`` is the key of the URI, ``place`` a hash of the URI and the date to the second, ``id`` a hash of the record id;
-    ``bare`` is 1 if the id has no angle brackets. ``sides`` has bit 1 if the capture is in the archive before, bit 2 if it
-    is in the archive after. ``sha`` is the SHA-256 of the stored payload. ``digest`` is the WARC-Payload-Digest in normal
-    form, or the SHA-1 that replay programs compute if there is none; ``text`` is the WARC-Payload-Digest as written, if that
-    differs. ``whole`` is 0 for a truncated payload, ``chunked`` 1 for one stored in chunks. ``page`` is 1 for a response
+    ``bare`` is 1 if the id has no angle brackets. ``sides`` is BEFORE, AFTER, BOTH or ELSEWHERE. ``sha`` is the SHA-256 of the
+    stored payload. ``digest`` is the WARC-Payload-Digest in normal form, or the SHA-1 that replay programs compute if there is
+    none; ``text`` is the WARC-Payload-Digest as written, if that differs. ``whole`` is 0 for a truncated payload, ``chunked`` 1 for one stored in chunks. ``page`` is 1 for a response
     with status 200, and None for a capture that cannot be an original, such as a 304. ``file`` numbers the files: 2n and
     2n + 1 are the files of pair n before and after. ``position`` distinguishes records that share a gzip member.
     """
@@ -204,8 +164,8 @@ class LinkRow(NamedTuple):
 
 _OWN = RevisitRow._fields[:-2]
 _REFERENCE = ReferenceRow._fields
-_NO_REFERENCE = (None,) * len(_REFERENCE)
-_TABLES = {
+NO_REFERENCE = (None,) * len(_REFERENCE)
+TABLES = {
     "captures": Held._fields,
     "revisits": (*_OWN, *(f"{side}_{name}" for side in "ba" for name in _REFERENCE)),
     "links": LinkRow._fields,
@@ -213,15 +173,12 @@ _TABLES = {
 }
 
 
-def hashed(text: str) -> bytes:
-    """The hash of a text in the tables."""
-    return blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16).digest()
-
-
 def hashed_id(text: str | None) -> bytes | None:
     """The hash of a record id in the tables. Angle brackets, which some writers omit, are ignored."""
     record_id = bare_id(text)
-    return hashed(record_id) if record_id else None
+    return (
+        blake2b(record_id.encode("utf-8", "surrogateescape"), digest_size=16).digest() if record_id else None
+    )
 
 
 def hashed_place(uri: str | None, date: str | None) -> bytes | None:
@@ -271,131 +228,6 @@ def is_bare(record_id: str | None) -> int:
     return int(bool(record_id) and not str(record_id).strip().startswith("<"))
 
 
-class EvidenceWriter:
-    """Context manager that writes the facts about one pair of files, in batches of rows."""
-
-    def __init__(self, path: Path, pair: int) -> None:
-        self._pair = pair
-        self._rows: dict[str, list[tuple[object, ...]]] = {table: [] for table in _TABLES}
-        self._path = path
-        self._temporary = whole_file.temporary_path(path, ".new")
-        with as_archive_errors(path.parent):
-            self._db = _open(self._temporary)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with as_archive_errors(self._path.parent), writing(self._path):
-            with closing(self._db):
-                for table in self._rows:
-                    self._flush(table)
-                self._db.commit()
-            whole_file.put_in_place(self._temporary, self._path, durable=False)
-
-    def add(
-        self,
-        before: HashedRecord | None,
-        after: HashedRecord | None,
-        change: int = UNCHANGED,
-        places: tuple[int, int] | None = None,
-    ) -> None:
-        """Add a record before and after; None if one of the sides does not have it.
-
-        *places* are the offsets before and after of an unchanged record, which was read from one of the files.
-        """
-        was, now = before and before[0], after and after[0]
-        was_at, at = places or (was.offset if was else None, now.offset if now else None)
-        if (was and was.type == "revisit") or (now and now.type == "revisit"):
-            self._add_revisit(change, before, after, (was_at, at))
-        elif before and after and change != RECHUNKED:
-            # Id, URI, date and payload have been compared and are the same on both sides.
-            self.add_record(after, BOTH, at)
-            before = after = None
-        for found, side in ((before, BEFORE), (after, AFTER)):
-            if found is not None:
-                self.add_record(found, side)
-        if now is not None:
-            self._add_links(was or now, now, (was_at, at))
-
-    def add_record(self, found: HashedRecord, sides: int, offset: int | None = None) -> None:
-        """Add a record, unless it is a revisit. *sides* is BEFORE, AFTER or BOTH.
-
-        *offset* is its place after, which must be given if it was read from the file before.
-        """
-        record, payload = found
-        if record.type not in PAYLOAD_TYPES:
-            if record.type != "revisit" and record.id is not None:
-                self._add("others", (hashed_id(record.id),))
-            return
-        text = payload_digest_text(record)
-        digest = digest_key(text or f"sha1:{payload[1].hex}")
-        row = Held(
-            uri_key(record.target_uri or ""), sides, hashed_place(record.target_uri, record.date),
-            hashed_id(record.id), is_bare(record.id), record.date,
-            bytes.fromhex(payload[0].hex), digest, None if text == digest else text, int(record.is_whole),
-            int(is_in_chunks(record, payload[0].size_bytes)),
-            int(record.http_status == 200) if can_be_original(record) else None,
-            2 * self._pair + (sides != BEFORE), record.offset if offset is None else offset, _position(record),
-        )  # fmt: skip
-        self._add("captures", row)
-
-    def _add_revisit(
-        self,
-        change: int,
-        before: HashedRecord | None,
-        after: HashedRecord | None,
-        places: tuple[int | None, int | None],
-    ) -> None:
-        was, now = before and before[0], after and after[0]
-        payload = (before and before[1]) or (after and after[1])
-        sha = bytes.fromhex(payload[0].hex) if payload else None
-        old_id = new_id = former_id = None
-        if now:
-            new_id = hashed_id(now.id)
-            former_id = hashed_id(now.get("Former-WARC-Record-ID"))
-            if was and was.type != now.type:
-                # A record of an ARC file has no id; the conversion to WARC gave it one.
-                old_id = hashed_id(was.id) if was.format != "arc" else former_id
-        row = RevisitRow(
-            self._pair, change, places[0], _position(was), places[1], sha, old_id, new_id, former_id
-        )
-        references = [row_of(one) if one and one.type == "revisit" else _NO_REFERENCE for one in (was, now)]
-        self._add("revisits", (*row[:-2], *references[0], *references[1]))
-
-    def _add_links(
-        self, before: StoredRecord, after: StoredRecord, places: tuple[int | None, int | None]
-    ) -> None:
-        """Add the fields that refer to other records; those of revisits to their originals are in ``revisits``."""
-        is_revisit = "revisit" in (before.type, after.type)
-        for name in ("WARC-Concurrent-To",) if is_revisit else ("WARC-Concurrent-To", "WARC-Refers-To"):
-            values = after.get_all(name)
-            for old, new in zip_longest(values if before is after else before.get_all(name), values):
-                was = hashed_id(old)
-                self._add("links", (self._pair, *places, name, was, was if new == old else hashed_id(new)))
-        if before is after or is_revisit:
-            return
-        fields = [(record.refers_to_uri, record.refers_to_date) for record in (before, after)]
-        if fields[0] != fields[1]:
-            self._add("links", (self._pair, *places, "place", *[hashed_place(*field) for field in fields]))
-
-    def _add(self, table: str, row: tuple[object, ...]) -> None:
-        rows = self._rows[table]
-        rows.append(row)
-        if len(rows) >= _BATCH_ROWS:
-            self._flush(table)
-
-    def _flush(self, table: str) -> None:
-        rows = self._rows[table]
-        if rows:
-            marks = ", ".join("?" * len(rows[0]))
-            with as_archive_errors(self._path.parent):
-                self._db.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)  # noqa: S608 - constant names
-            rows.clear()
-
-
 class Evidence:
     """The facts about all pairs, and queries to resolve references.
 
@@ -403,14 +235,14 @@ class Evidence:
     """
 
     def __init__(self, path: Path) -> None:
-        self._db = _open(path)
+        self._db = open_tables(path)
         self._has_digests = False
 
     def add(self, parts: Iterable[Path]) -> None:
-        """Add the files of the `EvidenceWriter` of all pairs, in the order of the pairs, and remove them."""
+        """Add the files of the `evidence_file` of all pairs, in the order of the pairs, and remove them."""
         for part in parts:
             self._db.execute("ATTACH ? AS part", (bytes(part),))  # a file name may not be valid text
-            for table in _TABLES:
+            for table in TABLES:
                 self._db.execute(f"INSERT INTO {table} SELECT * FROM part.{table}")  # noqa: S608 - constant names
             self._db.commit()
             self._db.execute("DETACH part")
@@ -429,35 +261,18 @@ class Evidence:
         chosen = set(random.Random(seed).sample(range(count), min(size, count)))  # noqa: S311 - not for cryptography
         rows = self._db.execute("SELECT rowid FROM revisits WHERE change = ? ORDER BY rowid", (CONVERTED,))
         for rowid in [rowid for number, (rowid,) in enumerate(rows) if number in chosen]:
-            yield from self._revisits(f"rowid = {rowid}")
+            yield from self.revisits(f"rowid = {rowid}")
 
-    def unclear_revisits(self) -> Iterator[RevisitRow]:
-        """All revisits in the order of the files, except new ones whose reference is right and not ambiguous."""
-        return self._revisits(_IS_UNCLEAR)
-
-    def with_used_id(self) -> Iterator[RevisitRow]:
-        """The new revisits that share their id with another record."""
-        return self._revisits(_HAS_USED_ID)
-
-    def _revisits(self, condition: str) -> Iterator[RevisitRow]:
+    def revisits(self, condition: str) -> Iterator[RevisitRow]:
+        """The rows of ``revisits`` (named r) that match an SQL condition, in the order of the files."""
         own, size = len(_OWN), len(_REFERENCE)
         for row in self._db.execute(f"SELECT * FROM revisits r WHERE {condition} ORDER BY rowid"):  # noqa: S608 - a constant
             found = [ReferenceRow(*row[start : start + size]) for start in (own, own + size)]
             yield RevisitRow._make((*row[:own], *(None if one.uri is None else one for one in found)))
 
-    def changed_links(self, pair_count: int) -> Iterator[LinkRow]:
-        """The links that changed, except to the new id of their record.
-
-        The pairs from *pair_count* on are originals, which are in neither archive.
-        """
-        return self._links(f"old IS NOT new AND NOT coalesce({_IS_NEW_ID}, 0)", pair_count)
-
-    def dangling_links(self) -> Iterator[LinkRow]:
-        """The links to an id that a record had before but no record has after."""
-        return self._links(_IS_DANGLING)
-
-    def _links(self, condition: str, *values: int) -> Iterator[LinkRow]:
-        rows = self._db.execute(f"SELECT * FROM links l WHERE {condition} ORDER BY rowid", values)  # noqa: S608 - a constant
+    def links(self, condition: str) -> Iterator[LinkRow]:
+        """The rows of ``links`` (named l) that match an SQL condition, in the order of the files."""
+        rows = self._db.execute(f"SELECT * FROM links l WHERE {condition} ORDER BY rowid")  # noqa: S608 - a constant
         return map(LinkRow._make, rows)
 
     def captures(self, where: str, alike: str, side: int, *keys: object) -> tuple[Held, ...]:
@@ -539,11 +354,8 @@ def _nearest_first(captures: Iterable[Held], date_ms: int) -> list[Held]:
     return sorted(captures, key=lambda held: abs((held.date_ms or 0) - date_ms))
 
 
-def _position(record: StoredRecord | None) -> int | None:
-    return record.frame.block_position if record is not None and not record.length else None
-
-
-def _open(path: Path) -> sqlite3.Connection:
+def open_tables(path: Path) -> sqlite3.Connection:
+    """A new database with the tables of the evidence. Raises sqlite3.Error."""
     db = sqlite3.connect(path)
     try:
         db.execute("PRAGMA journal_mode = OFF")
@@ -551,7 +363,7 @@ def _open(path: Path) -> sqlite3.Connection:
         db.execute("PRAGMA cache_size = -65536")
         # By default SQLite may sort in memory, or in another folder.
         db.execute("PRAGMA temp_store = FILE")
-        for table, columns in _TABLES.items():
+        for table, columns in TABLES.items():
             db.execute(f"CREATE TABLE {table} ({', '.join(columns)})")
     except sqlite3.Error:
         db.close()

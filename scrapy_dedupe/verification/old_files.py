@@ -24,9 +24,9 @@ from zlib_ng import zlib_ng
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
 from scrapy_dedupe.stores.duckdb import open_engine, rows_of, source
 from scrapy_dedupe.warc.bodies import BodyDigest, hashed_records, payload_digests
-from scrapy_dedupe.warc.framing import Frame, known_head
+from scrapy_dedupe.warc.framing import Frame, is_compressed, known_head, whole_frame
 from scrapy_dedupe.warc.reading import KEPT_BYTES, read_record, read_records, stored_record
-from scrapy_dedupe.warc.sources import GZIP_MAGIC
+from scrapy_dedupe.warc.sources import GZIP_MAGIC, Broken
 from scrapy_dedupe.warc.windows import HeldFile, WindowedFile
 
 from .evidence import algorithms_of
@@ -45,7 +45,6 @@ _PIECE: Final = 1 << 20
 _LOOK_BYTES: Final = 1 << 12  # how much is read of a record of unknown length
 # The number of unchanged payloads, of 256, that are hashed again.
 _HASHED_AGAIN: Final = 16
-_RECORD_END: Final = b"\r\n\r\n"
 _AFTER_A_RECORD: Final = (GZIP_MAGIC, b"WAR", b"\0\0\0", b"")
 # A file of rows is sorted by offset.
 _QUERY: Final = """
@@ -104,6 +103,8 @@ class RecordReader:
 
     def __init__(self, window: WindowedFile) -> None:
         self._window = window
+        self._is_gzip = is_compressed(window)
+        self._layouts: Layouts = {}
         self._records: Iterator[HashedRecord] = iter(())
         self._damages: list[Damage] = []
         self._at = -1  # the place from which the records continue
@@ -114,6 +115,9 @@ class RecordReader:
         If the record shares its gzip member with others, the next call for the same offset returns the following one.
         """
         if offset != self._at:
+            # This is the fastest way to read one record. In an uncompressed file, a gzip member is a damaged place.
+            if self._is_gzip and (found := usual_record(self._window, offset, None, self._layouts)):
+                return found, []
             self._damages = []
             self._records = hashed_records(
                 self._window, algorithms_of, on_damage=self._damages.append, start=offset
@@ -137,21 +141,16 @@ class OldFile:
         self._reader = RecordReader(window)
         self._last: tuple[int, HashedRecord | None] = (-1, None)
 
-    def unchanged(
-        self, offset: int, after: WindowedFile, at: int, *, is_one_file: bool
-    ) -> HashedRecord | None:
+    def unchanged(self, offset: int, after: WindowedFile, at: int) -> HashedRecord | None:
         """The record at *offset*, if the file after has the same record at the offset *at*; else None.
 
-        The result has its place in one of the two files. *is_one_file*: they need not be compared.
+        The result has its place in one of the two files.
         """
         facts = self._facts_at(offset)
-        found = None if facts is not None else self.record_at(offset)
-        if facts is not None:
-            length = facts.length
-        elif found is None or is_one_file:
-            return found
-        else:
-            length = found[0].length
+        found = self.record_at(offset) if facts is None else None
+        length = facts.length if facts is not None else found[0].length if found is not None else 0
+        if not length:
+            return None
         # The next bytes rule out most of the changed records.
         following = after.read(at, min(length + len(GZIP_MAGIC), _PIECE))[length:]
         if not self.is_arc and following not in _AFTER_A_RECORD:
@@ -233,37 +232,21 @@ def usual_record(
 ) -> HashedRecord | None:
     """A record in the usual form of *length* stored bytes; else None.
 
-    If *length* is None, a gzip member must have at most 4 KiB, and an uncompressed record at most 1 MiB.
+    If *length* is None, it must be a gzip member of at most 4 KiB.
     """
-    stored = file.read(offset, _LOOK_BYTES if length is None else length)
-    data, stored_bytes = stored, length
-    if is_gzip := stored.startswith(GZIP_MAGIC[:2]):
-        member = zlib_ng.decompressobj(31)
-        try:
+    data = stored = file.read(offset, _LOOK_BYTES if length is None else length)
+    stored_bytes = length
+    try:
+        if stored.startswith(GZIP_MAGIC[:2]):
+            member = zlib_ng.decompressobj(31)
             data = member.decompress(stored, KEPT_BYTES)
-        except zlib_ng.error:  # type: ignore[misc]
+            stored_bytes = len(stored) - len(member.unused_data) if member.eof else None
+        if stored_bytes is None or length not in (None, stored_bytes):
             return None
-        if not member.eof:
-            return None
-        stored_bytes = len(stored) - len(member.unused_data)
-    if (known := known_head(data, layouts)) is None:
+        frame = whole_frame(data, offset, stored_bytes, KEPT_BYTES, layouts)
+    except (Broken, zlib_ng.error):  # type: ignore[misc]
         return None
-    layout, match = known
-    begin, digits = match.end(), match[layout.length_place].strip() if layout.length_place else b""
-    if not digits.isdigit():
-        return None
-    size = begin + int(digits) + len(_RECORD_END)
-    if not is_gzip and length is None:
-        if size > _PIECE:
-            return None
-        data, stored_bytes = file.read(offset, size), size
-        if file.read(offset + size, len(b"WAR")) not in (b"WAR", b""):
-            return None
-    if size != len(data) or length not in (None, stored_bytes) or not data.endswith(_RECORD_END):
-        return None
-    assert stored_bytes is not None
-    frame = Frame(False, None, offset, stored_bytes, 0, begin, int(digits), data, KEPT_BYTES, known)
-    return _hashed(stored_record(file, frame))
+    return None if frame is None else _hashed(stored_record(file, frame))
 
 
 def _hashed(record: StoredRecord) -> HashedRecord:

@@ -49,6 +49,42 @@ _WAYS = {
 # These ways are tried only if the ways before them lead nowhere. Afterwards an earlier way may find the same payload.
 _LAST_WAYS = ("target", "own", "digest", "unmodified")
 _ORDER = list(_WAYS)
+# A new revisit that has one original with everything that this module requires. This is checked in SQL for speed.
+_IS_CLEARLY_RIGHT = """
+change = 1 AND NOT EXISTS (SELECT 1 FROM ambiguous WHERE place = r.a_place)
+AND EXISTS (
+    SELECT 1 FROM captures c WHERE c.place = r.a_place AND c.id = r.a_id AND c.date = r.a_date AND c.bare = r.a_bare
+    AND c.sha = r.sha AND c.whole AND coalesce(c.text, c.digest) = r.a_digest AND NOT (c.chunked AND r.a_unchunked)
+    AND c.sides & 2
+)"""
+# Revisits of records that shared an id may share an id too, regardless of when they were made.
+_HAS_USED_ID = """
+change = 1 AND new_id IS NOT NULL AND (
+    EXISTS (SELECT 1 FROM captures WHERE id = r.new_id)
+    OR EXISTS (SELECT 1 FROM revisits WHERE new_id = r.new_id AND former_id IS NOT r.old_id)
+    OR EXISTS (SELECT 1 FROM renamed WHERE new_id = r.new_id AND old_id IS NOT r.old_id)
+    OR new_id IN (SELECT id FROM others)
+)"""
+# A link to the former id of a record, which no record has after.
+_IS_DANGLING = """
+field <> 'place' AND EXISTS (SELECT 1 FROM renamed WHERE old_id = l.new)
+AND NOT EXISTS (SELECT 1 FROM captures WHERE id = l.new AND sides & 2)
+AND NOT EXISTS (SELECT 1 FROM revisits WHERE new_id = l.new)"""
+# A link to a record that is not in the file after any more, because it has a new id there. If another host rewrites the file
+# of the record, only its old id is known: in the originals.
+_IS_NEW_ID = """
+field <> 'place' AND l.new IS NOT NULL
+AND NOT EXISTS (SELECT 1 FROM captures WHERE id = l.old AND sides & 2 AND file = 2 * l.pair + 1)
+AND CASE
+    WHEN EXISTS (SELECT 1 FROM renamed WHERE old_id = l.old AND new_id = l.new) THEN
+        EXISTS (SELECT 1 FROM renamed WHERE old_id = l.old AND new_id = l.new AND pair = l.pair)
+        OR NOT EXISTS (SELECT 1 FROM captures WHERE id = l.old AND sides & 2)
+    ELSE
+        EXISTS (SELECT 1 FROM captures WHERE id = l.old AND sides & 2)
+        AND NOT EXISTS (SELECT 1 FROM captures WHERE id = l.old AND sides & 2 AND NOT sides & 4)
+        AND NOT EXISTS (SELECT 1 FROM captures WHERE id = l.new)
+        AND NOT EXISTS (SELECT 1 FROM revisits WHERE new_id = l.new) AND l.new NOT IN (SELECT id FROM others)
+END"""
 _DANGLING = "the original of this revisit is in neither archive, or has another digest than the revisit"
 _ONLY_BY_DIGEST = (
     "the record that this revisit refers to is in neither archive; only its digest leads to a payload, which pywb and"
@@ -59,8 +95,7 @@ _ONLY_BY_DIGEST = (
 class References:
     """Checks every revisit and every link of the evidence, and replays a sample.
 
-    *files* are the pairs of files in the order of their numbers; the first *pair_count* are in the archives, the others are
-    originals. The counts of `verifying.Verification` are added to *counts*.
+    *files* are the pairs of files in the order of their numbers. The counts of `verifying.Verification` are added to *counts*.
     """
 
     def __init__(
@@ -69,20 +104,18 @@ class References:
         findings: Findings,
         counts: Counter[str],
         files: Sequence[tuple[ReadableFile | None, ReadableFile | None]],
-        pair_count: int,
     ) -> None:
         self._evidence = evidence
         self._findings = findings
         self._counts = counts
         self._files = files
-        self._pair_count = pair_count
         self._sides = {side: Side(evidence, side, self._read) for side in (BEFORE, AFTER)}
         self.notes: list[str] = []
 
     def check_revisits(self) -> None:
         """Check every revisit after, and every revisit that became a response again."""
         self._counts["resolved"] += self._evidence.converted_count()
-        for row in self._evidence.unclear_revisits():
+        for row in self._evidence.revisits(f"NOT ({_IS_CLEARLY_RIGHT})"):
             if row.after is None:
                 if row.change == UNDONE:
                     self._check_restored(row)
@@ -95,11 +128,11 @@ class References:
 
     def check_links(self) -> None:
         """Check every WARC-Concurrent-To, and the WARC-Refers-To of records other than revisits."""
-        for row in self._evidence.with_used_id():
+        for row in self._evidence.revisits(_HAS_USED_ID):
             self._report(row, "another record has its new record id too")
-        for link in self._evidence.dangling_links():
+        for link in self._evidence.links(_IS_DANGLING):
             self._report(link, f"{link.field} refers to a record whose id has changed")
-        for link in self._evidence.changed_links(self._pair_count):
+        for link in self._evidence.links(f"old IS NOT new AND NOT coalesce({_IS_NEW_ID}, 0)"):
             if reason := self._reason_against(link):
                 self._report(link, reason)
 
@@ -195,6 +228,7 @@ class References:
             self._report(row, "its payload is not that of the revisit's original")
 
     def _check_kept(self, row: RevisitRow, before: ReferenceRow, after: ReferenceRow) -> None:
+        """Check a revisit that is on both sides."""
         led = self._ways(before, BEFORE)
         shas = self._payloads(led)
         if before != after and not shas:
@@ -202,40 +236,43 @@ class References:
             shas = _shas(led["target"])
         if not shas:
             self._check_dangling(row, before, after)
-            return
-        if before == after:
-            leads = self._ways(after, AFTER)
-            now = {way for way, found in leads.items() if _shas(found) & shas}
-            for way, found in led.items():
-                better = _ORDER[: _ORDER.index(way)] if way in _LAST_WAYS else [way]
-                if _shas(found) & shas and now.isdisjoint((way, *better)):
-                    self._report(row, f"{_WAYS[way]} led to a payload before, but no longer leads to it")
-                    return
-            self._check_chunks(row, after, _of_payload(leads, shas), _of_payload(led, shas))
+        elif before == after:
+            self._check_unchanged(row, after, led, shas)
+        elif row.change == UNDONE:
+            self._check_undone(row, after, shas)
+        elif originals := self._originals(row, after, shas, is_new_id=before.id != after.id):
             self._counts["resolved"] += 1
-            if now == {"digest"} and (after.id or after.target):
-                self._counts["by_digest"] += 1
-                self._note(row, _ONLY_BY_DIGEST)
-            return
-        if row.change == UNDONE:
-            leads = self._ways(after, AFTER)
-            wrong = [way for way, found in leads.items() if found and not _shas(found) & shas]
-            there = self._sides[AFTER].at_place(after.place) if after.place is not None else ()
-            # The update was reverted: the former original may be a capture again, next to another one of the same time.
-            if not _shas([*_of_payload(leads, shas), *there, *self._by_digest(after, AFTER)]) & shas:
-                self._report(
-                    row, f"{_WAYS[(wrong or ['place'])[0]]} does not lead to the payload from before"
-                )
+            self._check_chunks(row, after, originals, _of_payload(led, _shas(originals)))
+            if before.digest is not None or after.digest is not None:
+                self._check_digest(row, after, originals)
+
+    def _check_unchanged(
+        self, row: RevisitRow, after: ReferenceRow, led: dict[str, list[Held]], shas: set[bytes]
+    ) -> None:
+        """Check an unchanged reference, of which some of the ways *led* to the payloads *shas* before."""
+        leads = self._ways(after, AFTER)
+        now = {way for way, found in leads.items() if _shas(found) & shas}
+        for way, found in led.items():
+            better = _ORDER[: _ORDER.index(way)] if way in _LAST_WAYS else [way]
+            if _shas(found) & shas and now.isdisjoint((way, *better)):
+                self._report(row, f"{_WAYS[way]} led to a payload before, but no longer leads to it")
                 return
+        self._check_chunks(row, after, _of_payload(leads, shas), _of_payload(led, shas))
+        self._counts["resolved"] += 1
+        if now == {"digest"} and (after.id or after.target):
+            self._counts["by_digest"] += 1
+            self._note(row, _ONLY_BY_DIGEST)
+
+    def _check_undone(self, row: RevisitRow, after: ReferenceRow, shas: set[bytes]) -> None:
+        """Check a reference that has its former value again, and must lead to one of the payloads *shas*."""
+        leads = self._ways(after, AFTER)
+        there = self._sides[AFTER].at_place(after.place) if after.place is not None else ()
+        # The former original may be a capture again, next to another one of the same time.
+        if _shas([*_of_payload(leads, shas), *there, *self._by_digest(after, AFTER)]) & shas:
             self._counts["resolved"] += 1
             return
-        originals = self._originals(row, after, shas, is_new_id=before.id != after.id)
-        if not originals:
-            return
-        self._counts["resolved"] += 1
-        self._check_chunks(row, after, originals, _of_payload(led, _shas(originals)))
-        if before.digest is not None or after.digest is not None:
-            self._check_digest(row, after, originals)
+        wrong = next((way for way, found in leads.items() if found and not _shas(found) & shas), "place")
+        self._report(row, f"{_WAYS[wrong]} does not lead to the payload from before")
 
     def _check_dangling(self, row: RevisitRow, before: ReferenceRow, after: ReferenceRow) -> None:
         if before != after:

@@ -23,29 +23,31 @@ from scrapy_dedupe.warc.framing import is_compressed
 from scrapy_dedupe.warc.reading import read_records
 from scrapy_dedupe.warc.windows import WindowedFile
 
+from .changes import change_of, conversion_of
 from .evidence import (
     AFTER,
     BEFORE,
     BOTH,
+    ELSEWHERE,
     PAYLOAD_TYPES,
-    EvidenceWriter,
     algorithms_of,
 )
+from .evidence_writer import evidence_file
 from .findings import Findings, place_of
-from .old_files import OldFile, RecordReader, is_arc, usual_record
-from .record_changes import change_of, conversion_of
+from .old_files import OldFile, RecordReader, is_arc
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from scrapy_dedupe.warc.framing import Damage, Layouts
+    from scrapy_dedupe.warc.framing import Damage
     from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.sources import ReadableFile
 
+    from .changes import Change
     from .evidence import HashedRecord
+    from .evidence_writer import EvidenceWriter
     from .old_files import OldRecord
-    from .record_changes import Change
 
 _PIECE: Final = 1 << 20
 _AHEAD: Final = 256
@@ -152,83 +154,74 @@ class Compared:
 
 def compare(task: PairComparison) -> Compared:
     """Compare a pair of files. Raises DamagedInput for damage that both have, unless the task is set to keep going."""
-    found = Compared(faults=Faults(keep_going=task.keep_going))
-    with EvidenceWriter(task.evidence, task.number) as writer:
+    found = Compared(faults=Faults(keep_going=task.keep_going), size_bytes=sum(map(size_of, task.files)))
+    before, after = task.before, task.after
+    with evidence_file(task.evidence, task.number) as writer:
         walk = _Walk(found, writer)
-        if task.is_original:
-            for file in task.files:
-                walk.index(file, BOTH)
-        elif task.before is not None and task.after is not None:
-            walk.compare(task.before, task.after, task.facts)
-        elif task.after is not None:
-            found.findings.add("file", None, str(task.after), "there is no such file before")
-            walk.index(task.after, AFTER)
-        elif task.before is not None:
-            found.findings.add("file", str(task.before), None, "there is no such file after")
-            walk.index(task.before, BEFORE)
+        if task.is_original and after is not None:
+            walk.index(after, ELSEWHERE)
+        elif before is not None and after is not None:
+            walk.compare(before, after, task.facts)
+        elif after is not None:
+            found.findings.add("file", None, str(after), "there is no such file before")
+            walk.index(after, AFTER)
+        elif before is not None:
+            found.findings.add("file", str(before), None, "there is no such file after")
+            walk.index(before, BEFORE)
     return found
 
 
 class _Walk:
     def __init__(self, found: Compared, writer: EvidenceWriter) -> None:
-        self._found = found
         self._counts = found.counts
         self._findings = found.findings
         self._faults = found.faults
         self._writer = writer
         self._at = self._at_before = 0  # the ends of the compared ranges
 
-    def index(self, file: ReadableFile, side: int) -> None:
-        """Read the payloads of a file that has no matching file."""
+    def index(self, file: ReadableFile, sides: int) -> None:
+        """Read the records of a file that is compared with no other; *sides* are the archives that contain it."""
         for found in hashed_records(file, algorithms_of, on_damage=self._faults.add_damage):
-            if side == AFTER:
-                self._counts["records"] += 1
-                self._writer.add(None, found)
-            elif side == BEFORE:
-                self._writer.add(found, None)
+            if sides != ELSEWHERE:
+                self._counts["records"] += sides != BEFORE
+                self._counts["unchanged"] += sides == BOTH
+                self._writer.add(found if sides != AFTER else None, found if sides != BEFORE else None)
             elif found[0].type in PAYLOAD_TYPES:
-                self._writer.add_record(found, side)
-        self._found.size_bytes += size_of(file)
+                self._writer.add_record(found, sides)
 
     def compare(self, before: ReadableFile, after: ReadableFile, facts: Iterable[OldRecord] | None) -> None:
         """Compare both files."""
-        self._is_one_file = before == after
         with (
             WindowedFile(before, reads_ahead=facts is None) as self._before,
             WindowedFile(after) as self._after,
         ):
-            self._old = OldFile(self._before, facts)
-            self._ahead_before, self._ahead = KeysAhead(self._before), KeysAhead(self._after)
-            self._found.size_bytes += self._before.size_bytes + self._after.size_bytes
             if not self._before.size_bytes and not self._after.size_bytes:
                 self._faults.add(str(after), "the file is empty")
-                return
-            if self._old.is_arc and not is_arc(self._after):
-                self._compare_conversion()
-                return
-            self._is_gzip = self._before.is_gzip_at(0)
-            self._is_like_before = self._is_gzip == self._after.is_gzip_at(0)
-            if not self._is_like_before and self._before.size_bytes and self._after.size_bytes:
-                self._findings.add("file", str(before), str(after), _COMPRESSION[not self._is_gzip])
-            self._compare_records()
-            while (missing := self._next_before(needs_body=True)) is not None:
-                self._pass_missing(missing)
+            elif before == after and facts is None:
+                self.index(self._after, BOTH)
+            else:
+                self._compare_windows(facts)
+
+    def _compare_windows(self, facts: Iterable[OldRecord] | None) -> None:
+        self._old = OldFile(self._before, facts)
+        if self._old.is_arc and not is_arc(self._after):
+            self._compare_conversion()
+            return
+        self._ahead_before, self._ahead = KeysAhead(self._before), KeysAhead(self._after)
+        was_gzip, is_gzip = is_compressed(self._before), is_compressed(self._after)
+        if was_gzip != is_gzip and self._before.size_bytes and self._after.size_bytes:
+            self._findings.add("file", str(self._before), str(self._after), _COMPRESSION[is_gzip])
+        self._compare_records()
+        while (missing := self._next_before(needs_body=True)) is not None:
+            self._pass_missing(missing)
 
     def _compare_records(self) -> None:
-        reader, is_gzip = RecordReader(self._after), is_compressed(self._after)
-        layouts: Layouts = {}
+        reader = RecordReader(self._after)
         while True:
             if self._pass_unchanged():
                 continue
             start = self._at
-            found: HashedRecord | None = None
-            damages: list[Damage] = []
-            # In a compressed file, an uncompressed record is a damaged place, and vice versa.
-            if self._after.is_gzip_at(start) == is_gzip:
-                # This is the fastest way to read one record between unchanged ones.
-                found = usual_record(self._after, start, None, layouts)
-            if found is None:
-                found, damages = reader.next_from(start)
+            found, damages = reader.next_from(start)
             for damage in damages:
                 self._pass_damage(damage)
             if found is None:
@@ -250,7 +243,7 @@ class _Walk:
 
     def _pass_unchanged(self) -> bool:
         """Pass the next record of both files if it is the same; return whether it was passed."""
-        found = self._old.unchanged(self._at_before, self._after, self._at, is_one_file=self._is_one_file)
+        found = self._old.unchanged(self._at_before, self._after, self._at)
         if found is None:
             return False
         length = found[0].length
@@ -269,12 +262,7 @@ class _Walk:
             return
         before = partner[0]
         self._at_before = before.offset + before.length
-        is_gzip = self._after.is_gzip_at(record.offset)
-        change = change_of(before, record, is_gzip=is_gzip)
-        is_unlike = self._is_like_before and is_gzip != self._is_gzip
-        if is_unlike and is_gzip != self._before.is_gzip_at(before.offset):
-            change.faults.append(_COMPRESSION[is_gzip])
-        self._take(partner, found, change)
+        self._take(partner, found, change_of(before, record, is_gzip=self._after.is_gzip_at(record.offset)))
 
     def _find_partner(self, record: StoredRecord) -> HashedRecord | None:
         """The record before that matches the next record after; reports the records before it that are missing."""
@@ -310,12 +298,8 @@ class _Walk:
     def _pass_missing(self, found: HashedRecord) -> None:
         key = key_of(found[0])
         subject = f"the {key.type} record {key.id or key.uri or ''}".rstrip()
-        self._findings.add(
-            "missing",
-            place_of(self._before, key.offset),
-            str(self._after),
-            f"{subject} is no longer in its place",
-        )
+        reason = f"{subject} is no longer in its place"
+        self._findings.add("missing", place_of(self._before, key.offset), str(self._after), reason)
         self._pass_before(found)
 
     def _pass_before(self, found: HashedRecord) -> None:
@@ -328,7 +312,7 @@ class _Walk:
 
     def _pass_damage(self, damage: Damage) -> None:
         self._compare_bytes(damage.offset)
-        if self._is_same(damage.offset, damage.length):
+        if self._old.has_bytes(self._at_before, damage.length, self._after, damage.offset):
             self._faults.add_damage(damage)
             self._at_before += damage.length
         else:
@@ -345,7 +329,7 @@ class _Walk:
         self._at_before = _without_zeros(self._before, self._at_before)
         if start == end:
             return
-        if self._is_same(start, end - start):
+        if self._old.has_bytes(self._at_before, end - start, self._after, start):
             self._at_before += end - start
         else:
             self._report("bytes", self._at_before, start, f"{end - start} bytes between records differ")
@@ -364,10 +348,6 @@ class _Walk:
                 self._writer.add(found, None)
             self._at_before = end
         return end - start
-
-    def _is_same(self, offset: int, length: int) -> bool:
-        """Whether bytes of the file after are the next bytes of the file before."""
-        return self._is_one_file or self._old.has_bytes(self._at_before, length, self._after, offset)
 
     def _compare_conversion(self) -> None:
         """Compare an ARC file with the WARC file that it was converted to."""

@@ -27,7 +27,6 @@ from scrapy_dedupe.tasks.jobs import run_jobs
 from scrapy_dedupe.tasks.progress import NoProgress
 from scrapy_dedupe.tasks.work import size_of
 from scrapy_dedupe.warc.archive_names import is_archive_name, with_warc_suffix
-from scrapy_dedupe.warc.containers import find_files
 from scrapy_dedupe.warc.remote import real_place
 
 from .evidence import Evidence, as_archive_errors
@@ -156,7 +155,7 @@ def verify(
         # In the order of the pairs, so that a seed selects the same sample for any number of processes.
         with as_archive_errors(folder), closing(Evidence(folder / "evidence.sqlite")) as evidence:
             evidence.add(task.evidence for task in tasks)
-            references = References(evidence, found.findings, found.counts, files, len(pairs))
+            references = References(evidence, found.findings, found.counts, files)
             references.check_revisits()
             references.check_links()
             references.replay(sample, seed)
@@ -195,9 +194,9 @@ def pairs_of(before: Path, after: Path) -> list[Pair]:
         )
     if not before.is_dir():
         return [(before, after)]
-    old, new = files_below(before), files_below(after)
+    old, new = _files_below(before), _files_below(after)
     if not old:
-        raise _no_archives(before)
+        raise UsageError(f"{before} has no WARC or ARC files. Name a folder with such files.")
     if not any(_partner(name, new) in new for name in old):
         old = {below.as_posix(): old[name] for name, below in output_names(old).items()}
     pairs: list[Pair] = []
@@ -211,7 +210,7 @@ def _partner(name: str, new: Mapping[str, Path]) -> str:
     return name if name in new else with_warc_suffix(name)
 
 
-def files_below(folder: Path) -> dict[str, Path]:
+def _files_below(folder: Path) -> dict[str, Path]:
     """The WARC and ARC files below a folder, by relative path. Links to files are followed, links to folders not."""
     files: dict[str, Path] = {}
     for place, folders, names in os.walk(folder):
@@ -221,25 +220,6 @@ def files_below(folder: Path) -> dict[str, Path]:
             if is_archive_name(name) and path.is_file():
                 files[path.relative_to(folder).as_posix()] = path
     return files
-
-
-def _no_archives(folder: Path) -> UsageError:
-    return UsageError(f"{folder} has no WARC or ARC files. Name a folder with such files.")
-
-
-def originals_of(places: Iterable[str]) -> list[ReadableFile]:
-    """The files that ``--originals`` names: files, patterns, and folders including subfolders."""
-    found: list[ReadableFile] = []
-    for place in places:
-        path = Path(place)
-        if path.is_dir():
-            below = files_below(path)
-            if not below:
-                raise _no_archives(path)
-            found += [file for _, file in sorted(below.items())]
-        else:
-            found += find_files([place])
-    return found
 
 
 def _elsewhere(originals: Sequence[ReadableFile], pairs: Sequence[Pair]) -> list[ReadableFile]:

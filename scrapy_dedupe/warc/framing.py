@@ -365,19 +365,11 @@ class _FrameReader:
 
     def _whole_frame(self, source: GzipSource, member: bytes | bytearray) -> Frame | None:
         """The record of a member that was taken; None if it must be read step by step."""
-        known = known_head(member, self._layouts)
-        if known is None:
+        where = (source.offset, source.length_since(source.offset))
+        frame = whole_frame(member, *where, self._kept_bytes, self._layouts)
+        if frame is not None and frame.block_length > self._kept_bytes and self._on_long_block:
             return None
-        layout, match = known
-        place, head_end = layout.length_place, match.end()
-        length = _length(match[place].decode("ascii").strip() if place else "")
-        if head_end + length + 4 != len(member) or not member.endswith(b"\r\n\r\n"):
-            return None
-        if length > self._kept_bytes and self._on_long_block:
-            return None
-        offset = source.offset
-        where = (offset, source.length_since(offset), 0, head_end, length)
-        return Frame(False, None, *where, member, self._kept_bytes, known)
+        return frame
 
     def warcinfo_id(self) -> str | None:
         """The WARC-Warcinfo-ID of the record that was read last, whole or not; the id of a warcinfo itself."""
@@ -401,6 +393,24 @@ class _FrameReader:
         if len(lines) > 1 and lines[1].lower().startswith(b"url "):
             count = len(lines[1].split())
             self._arc_fields = _ARC_FIELDS_2 if count == len(_ARC_FIELDS_2) else _ARC_FIELDS_1
+
+
+def whole_frame(
+    data: bytes | bytearray, offset: int, length: int, kept_bytes: int, layouts: Layouts
+) -> Frame | None:
+    """The record in the standard form that is exactly *data*, and is stored from *offset* in *length* bytes.
+
+    None for other data. Raises Broken for a Content-Length that is not a number.
+    """
+    known = known_head(data, layouts)
+    if known is None:
+        return None
+    layout, match = known
+    place, head_end = layout.length_place, match.end()
+    block_length = _length(match[place].decode("ascii").strip() if place else "")
+    if head_end + block_length + 4 != len(data) or not data.endswith(b"\r\n\r\n"):
+        return None
+    return Frame(False, None, offset, length, 0, head_end, block_length, data, kept_bytes, known)
 
 
 def known_head(data: bytes | bytearray, layouts: Layouts) -> tuple[_Layout, re.Match[bytes]] | None:

@@ -223,24 +223,22 @@ def test_the_tools_for_warc_files_do_not_import_scrapy(tmp_path: Path) -> None:
     assert "now revisits        1\n" in done.stdout
 
 
-@pytest.mark.parametrize(("words", "loaded"), [(["--help"], []), (["urls", "stats", "--help"], ["verbs"])])
-def test_the_module_of_a_verb_is_imported_when_the_verb_is_called(
-    words: list[str], loaded: list[str]
-) -> None:
+def test_the_module_of_a_verb_is_imported_when_the_verb_is_called() -> None:
     program = (
         "import sys; from scrapy_dedupe.commands import console, verbs\n"
-        "try: console.main(sys.argv[1:])\n"
-        "except SystemExit: print(*{listed.module for listed in verbs.VERBS.values() if"
-        " f'scrapy_dedupe.commands.{listed.module}' in sys.modules}, sep='\\n', file=sys.stderr)"
+        "for words in ['--help'], ['urls', 'stats', '--help']:\n"
+        "    try: console.main(words)\n"
+        "    except SystemExit: print({listed.module for listed in verbs.VERBS.values() if"
+        " f'scrapy_dedupe.commands.{listed.module}' in sys.modules}, file=sys.stderr)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program, *words],
+        [sys.executable, "-c", program],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         check=True,
     )
-    assert done.stderr.split() == [f"urls.{name}" for name in loaded]
+    assert done.stderr.splitlines() == ["set()", "{'urls.verbs'}"]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from import_files import line, response_record, revisit, sha256, write_manifest, write_wacz
+from import_files import line, response_record, revisit, sha1_base32, sha256, write_manifest, write_wacz
 from programs import run_program
 
 from scrapy_dedupe.crawls import open_index
@@ -46,6 +46,7 @@ def test_an_import_as_json(call: Callable[..., Any], url: str, tmp_path: Path) -
         "absent": [],
         "captures": 2,
         "originals": 1,
+        "other_digests": {},
         "revisits": 1,
         "waiting": 1,
         "claimed": 0,
@@ -54,6 +55,20 @@ def test_an_import_as_json(call: Callable[..., Any], url: str, tmp_path: Path) -
         "not_removed": None,
     }
     assert called.err == "scrapy-dedupe import: 1 line or record skipped.\n"
+
+
+def test_an_import_names_the_setting_for_digests_that_crawls_would_not_find(
+    call: Callable[..., Any], url: str, tmp_path: Path
+) -> None:
+    sha1 = {"digest": f"sha1:{sha1_base32(1)}"}
+    path = write_wacz(tmp_path / "a.wacz", [line(1, **sha1), line(2), line(3, digest=f"md5:{'0' * 31}a")])
+    called = call("import", str(path), "--store", url)
+    assert called.code == 0
+    again = "Crawls with the present settings do not find them, and store their payloads again."
+    assert called.out.splitlines()[2:] == [
+        f"Originals with other digests: 1. {again} No value of DEDUPE_WARC_DIGEST finds them.",
+        f'Originals with sha1 digests: 1. {again} Set DEDUPE_WARC_DIGEST = "sha1" to find them.',
+    ]
 
 
 def test_a_broken_source_gives_exit_code_4_and_the_others_are_imported(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 import os
 import signal
 import subprocess
@@ -35,7 +36,7 @@ from import_files import (
 )
 from recorded_crawls import record_crawl
 
-from scrapy_dedupe.crawls import open_index
+from scrapy_dedupe.crawls import entry_writer, open_index, source_entry
 from scrapy_dedupe.crawls.importing import ImportOptions, ImportResult, ImportStopped, import_sources
 from scrapy_dedupe.crawls.sources import crawl_id_of_name, files_beside, find_sources
 from scrapy_dedupe.errors import SettingError, StoreRefused, StoreUnavailable, TakenOver, UsageError
@@ -83,6 +84,14 @@ def index(index_url: str) -> Iterator[CrawlIndex]:
 
 
 @pytest.fixture
+def small_batches(index: CrawlIndex, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small sources are entered in many steps, as large ones are."""
+    for module in (source_entry, entry_writer):
+        monkeypatch.setattr(module, "_BATCH", 100)
+    monkeypatch.setattr(type(index), "added_at_once", 100)
+
+
+@pytest.fixture
 def own(tmp_path: Path) -> Iterator[CrawlIndex]:
     """An index that knows crawls because they were crawled."""
     with open_index(f"sqlite:///{tmp_path / 'own.sqlite'}") as own:
@@ -120,11 +129,12 @@ def test_the_order_of_the_sources_makes_no_difference_to_what_a_crawl_needs(
     assert index.counts.conserved_size == 3 * 4_400
 
 
+@pytest.mark.usefixtures("small_batches")
 def test_revisits_of_other_crawls_that_wait_when_an_import_is_cut_off_count_once(
     tmp_path: Path, index: CrawlIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_wacz(tmp_path / "a.wacz", [line(n) for n in range(2_500)])
-    write_wacz(tmp_path / "b.wacz", [revisit(n, n % 2_500) for n in range(5_000)], crawl="b")
+    write_wacz(tmp_path / "a.wacz", [line(n) for n in range(250)])
+    write_wacz(tmp_path / "b.wacz", [revisit(n, n % 250) for n in range(500)], crawl="b")
     write_wacz(tmp_path / "c.wacz", [line(9_000)], crawl="b")
 
     def away(*words: object) -> None:
@@ -134,12 +144,13 @@ def test_revisits_of_other_crawls_that_wait_when_an_import_is_cut_off_count_once
         patch.setattr(index, "resolve", away)
         with pytest.raises(StoreUnavailable):
             run(index, tmp_path)
-    assert info_of(index, "b").waiting == 2_500
+    assert info_of(index, "b").waiting == 250
     for _ in range(2):
         assert run(index).waiting == 0
-        assert info_of(index, "b").counts.conserved_size == 5_000 * 4_400
+        assert info_of(index, "b").counts.conserved_size == 500 * 4_400
 
 
+@pytest.mark.usefixtures("small_batches")
 def test_revisits_that_wait_are_not_in_memory_at_once(
     tmp_path: Path, index: CrawlIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,9 +163,9 @@ def test_revisits_that_wait_are_not_in_memory_at_once(
         end(source, counts, needs, waiting)
 
     monkeypatch.setattr(index, "end_source", watched)
-    run(index, write_wacz(tmp_path / "b.wacz", [revisit(n, n) for n in range(2_500)]))
-    assert seen == [[Waiting(sha256(n), 600) for n in range(2_500)]] * 2
-    assert info_of(index, "b").waiting == 2_500
+    run(index, write_wacz(tmp_path / "b.wacz", [revisit(n, n) for n in range(250)]))
+    assert seen == [[Waiting(sha256(n), 600) for n in range(250)]] * 2
+    assert info_of(index, "b").waiting == 250
 
 
 def test_a_wacz_without_an_index_is_entered_from_its_warc_files(
@@ -430,6 +441,7 @@ def test_files_beside_a_cdxj_are_in_its_folder(place: str, file: str) -> None:
     assert files_beside(place)("x.warc.gz") == file
 
 
+@pytest.mark.usefixtures("small_batches")
 def test_records_are_entered_in_bounded_batches_whatever_they_are(
     tmp_path: Path, index: CrawlIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -441,7 +453,6 @@ def test_records_are_entered_in_bounded_batches_whatever_they_are(
         add_imported(source, originals, urls, files)
 
     monkeypatch.setattr(index, "add_imported", counted)
-    monkeypatch.setattr(type(index), "added_at_once", 1_000)
     path = tmp_path / "revisits.warc.gz"
     path.write_bytes(
         b"".join(
@@ -453,12 +464,12 @@ def test_records_are_entered_in_bounded_batches_whatever_they_are(
                 "Content-Type: application/http; msgtype=response",
                 uri=f"http://example.org/{number}",
             )
-            for number in range(2_500)
+            for number in range(250)
         )
     )
-    assert run(index, path).revisits == 2_500
-    assert max(sizes) <= 1_000
-    assert sum(sizes) == 2_500
+    assert run(index, path).revisits == 250
+    assert max(sizes) <= 100
+    assert sum(sizes) == 250
 
 
 # Bad input
@@ -520,7 +531,9 @@ def test_size_and_hash_are_those_that_the_manifest_says(tmp_path: Path, index: C
     entry: dict[str, object] = {"path": "a.wacz", "size": path.stat().st_size}
     manifest = tmp_path / "all.json"
     write_manifest(manifest, entry | {"size": 17})
-    assert "the manifest says 17: another or incomplete file. Copy the file again" in reason(run(index, manifest))
+    assert "the manifest says 17: another or incomplete file. Copy the file again" in reason(
+        run(index, manifest)
+    )
     write_manifest(manifest, entry | {"hash": "sha256:" + "0" * 64})
     assert "it is another file, or damaged" in reason(run(index, manifest, verify=True))
     assert index.crawls() == []
@@ -842,6 +855,18 @@ def test_the_software_tells_the_mode_and_a_mixture_is_refused(tmp_path: Path, in
     assert run(index, tmp_path / "b.wacz", payload="decoded").imported == ["b.wacz"]
 
 
+def test_the_warc_files_tell_the_mode_of_a_container_of_another_program(
+    tmp_path: Path, index: CrawlIndex
+) -> None:
+    path = tmp_path / "packed.wacz"
+    with zipfile.ZipFile(path, "w") as wacz:
+        records = warcinfo(software="Browsertrix-Crawler 1.14.1") + response_record(1, b"body")
+        wacz.writestr("archive/rec.warc.gz", records)
+        wacz.writestr("datapackage.json", json.dumps({"software": "py-wacz 0.6.0"}))
+    assert run(index, path).imported == ["packed.wacz"]
+    assert info_of(index, "packed").payload == "decoded"
+
+
 def test_a_new_index_gets_the_mode_of_the_settings_where_nothing_says_another(
     tmp_path: Path, index: CrawlIndex
 ) -> None:
@@ -853,11 +878,12 @@ def test_a_new_index_gets_the_mode_of_the_settings_where_nothing_says_another(
 # Queue, stop and resume
 
 
+@pytest.mark.usefixtures("small_batches")
 def test_an_import_that_is_stopped_at_any_moment_is_continued_and_counts_once(
     tmp_path: Path, index: CrawlIndex
 ) -> None:
-    write_wacz(tmp_path / "a.wacz", [*map(line, range(2_500)), revisit(9_000, 9_999)])
-    write_wacz(tmp_path / "b.wacz", [line(9_999), *(revisit(n, n - 5_000) for n in range(5_000, 6_500))])
+    write_wacz(tmp_path / "a.wacz", [*map(line, range(250)), revisit(9_000, 9_999)])
+    write_wacz(tmp_path / "b.wacz", [line(9_999), *(revisit(n, n - 500) for n in range(500, 650))])
     write_wacz(tmp_path / "c.wacz", [line(7_000)])
     counting = Watcher()
     with open_index(f"sqlite:///{tmp_path / 'plain.sqlite'}") as plain:
@@ -883,7 +909,7 @@ def test_an_import_that_is_stopped_at_any_moment_is_continued_and_counts_once(
 
 KILLED = """
 import os, signal, sys
-from scrapy_dedupe.crawls import open_index
+from scrapy_dedupe.crawls import entry_writer, open_index, source_entry
 from scrapy_dedupe.crawls.importing import ImportOptions, import_sources
 
 class Watch:
@@ -897,34 +923,34 @@ class Watch:
     def tell(self, sentence):
         pass
 
+entry_writer._BATCH = source_entry._BATCH = 100
 with open_index(sys.argv[1]) as index:
+    type(index).added_at_once = 100
     import_sources(index, [sys.argv[2]], ImportOptions(lease_s=0.5), Watch())
 """
 
 
+@pytest.mark.usefixtures("small_batches")
 @pytest.mark.parametrize("checks", [4, 7, 10])
 def test_a_killed_import_is_continued_and_counts_once(
     tmp_path: Path, index: CrawlIndex, index_url: str, checks: int
 ) -> None:
-    write_wacz(
-        tmp_path / "a.wacz", [*map(line, range(2_500)), *(revisit(n, n - 5_000) for n in range(5_000, 6_500))]
-    )
+    write_wacz(tmp_path / "a.wacz", [*map(line, range(250)), *(revisit(n, n - 500) for n in range(500, 650))])
     words = [sys.executable, "-c", KILLED, index_url, str(tmp_path / "a.wacz"), str(checks)]
     assert subprocess.run(words, check=False).returncode == -signal.SIGKILL
     assert index.find("new", [sha256(1)]) == [None]
     assert sum(index.queue_length()) == 1
     watch = Watcher()
     assert run(index, watch=watch, lease_s=0.5).imported == ["a.wacz"]
-    assert info_of(index, "a").counts == Counts(
-        4_000, 1_500, 1_500 * 4_400, (tmp_path / "a.wacz").stat().st_size
-    )
+    assert info_of(index, "a").counts == Counts(400, 150, 150 * 4_400, (tmp_path / "a.wacz").stat().st_size)
     assert index.unfinished_sources() == []
 
 
+@pytest.mark.usefixtures("small_batches")
 def test_a_source_that_is_gone_when_an_import_is_continued_is_told_and_forgotten(
     tmp_path: Path, index: CrawlIndex
 ) -> None:
-    path = write_wacz(tmp_path / "a.wacz", [line(n, offset="0") for n in range(2_500)])
+    path = write_wacz(tmp_path / "a.wacz", [line(n, offset="0") for n in range(250)])
     with pytest.raises(ImportStopped):
         run(index, path, watch=Watcher(7))
     assert index.unfinished_sources() != []
@@ -935,9 +961,10 @@ def test_a_source_that_is_gone_when_an_import_is_continued_is_told_and_forgotten
     assert index.queue_length() == (0, 0)
 
 
+@pytest.mark.usefixtures("small_batches")
 def test_two_imports_share_the_queue(tmp_path: Path, index: CrawlIndex, index_url: str) -> None:
     for number in range(8):
-        write_wacz(tmp_path / f"{number}.wacz", map(line, range(number * 700, number * 700 + 700)))
+        write_wacz(tmp_path / f"{number}.wacz", map(line, range(number * 250, number * 250 + 250)))
     results: list[ImportResult] = []
 
     def work() -> None:
@@ -952,7 +979,7 @@ def test_two_imports_share_the_queue(tmp_path: Path, index: CrawlIndex, index_ur
     assert [result.failed for result in results] == [[], []]
     names = [name for result in results for name in result.imported]
     assert sorted(names) == [f"{number}.wacz" for number in range(8)]
-    assert index.counts.total_urls == 8 * 700
+    assert index.counts.total_urls == 8 * 250
 
 
 def test_the_lease_is_renewed_within_a_member_of_a_wacz(tmp_path: Path, index: CrawlIndex) -> None:
@@ -1136,9 +1163,10 @@ def test_a_line_may_name_its_file_with_folders_if_that_is_one_file(tmp_path: Pat
     assert (result.skipped, "several files 'x.warc.gz'" in result.faults[0]) == (1, True)
 
 
+@pytest.mark.usefixtures("small_batches")
 def test_progress_never_goes_back_and_ends_at_the_end(tmp_path: Path, index: CrawlIndex) -> None:
     for number in range(3):
-        write_wacz(tmp_path / f"{number}.wacz", map(line, range(number * 3_000, number * 3_000 + 2_500)))
+        write_wacz(tmp_path / f"{number}.wacz", map(line, range(number * 250, number * 250 + 250)))
     watch = Watcher()
     run(index, tmp_path, watch=watch)
     done = [share for share, _ in watch.shown]

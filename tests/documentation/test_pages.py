@@ -22,6 +22,7 @@ SLOW = (
     "docs/guides/",
     "docs/example.rst",
     "docs/setup.rst",
+    "docs/start.rst",
     "docs/usage/near.rst",
     "docs/usage/offline.rst",
     "docs/usage/passages.rst",

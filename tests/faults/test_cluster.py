@@ -210,16 +210,27 @@ async def test_one_master_is_restarted_during_a_crawl(
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows cannot suspend a process")
 def test_a_master_that_hangs_is_unavailable_until_it_answers(cluster: RedisCluster) -> None:
-    shared = shared_filter(cluster, timeout_s=0.2)
     items = fingerprints(300)
-    assert all(shared.add_many(items[:200]))
+    assert all(shared_filter(cluster).add_many(items[:200]))
+    shared = shared_filter(cluster, timeout_s=0.2)
+
+    def answer(*asked: bytes) -> list[bool]:
+        """Ask again if a loaded machine needs longer than the limit."""
+        deadline = time.monotonic() + 240
+        while True:
+            try:
+                return shared.contains_many(asked)
+            except StoreUnavailable:
+                assert time.monotonic() < deadline
+
+    assert all(answer(*items[:200]))
     with cluster.masters[1].suspended():
         for _ in range(2):
             with pytest.raises(StoreUnavailable, match="The server cannot be reached from here, or is busy"):
                 shared.add_many(items)
-    assert not any(shared.add_many(items[:200]))
     # The late answers are not taken for those of other calls.
-    assert [shared.contains_many([item, b"unknown"]) for item in items[:50]] == 50 * [[True, False]]
+    assert [answer(item, b"unknown") for item in items[:50]] == 50 * [[True, False]]
+    assert all(answer(*items[:200]))
 
 
 @pytest.mark.parametrize("is_continued", [False, True])
@@ -258,7 +269,7 @@ def test_a_closed_store_keeps_no_connection_of_its_scripts(redis_cluster: RedisC
         opened = connections() - before
         store.close()
     assert len(opened) == len(redis_cluster.masters)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 240
     while (left := opened & connections()) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not left

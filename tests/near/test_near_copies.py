@@ -160,11 +160,11 @@ def test_a_stopped_run_continues_after_the_last_complete_step(tmp_path: Path, st
         find(files, tmp_path / "groups.parquet", watch=StopAt(step))
     assert not (tmp_path / "groups.parquet").exists()
     parts = sorted((tmp_path / "groups.parquet.parts").rglob("*.parquet"))
-    times = {path: path.stat().st_mtime_ns for path in parts}
+    made = {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in parts}
     assert parts
     with pytest.raises(KeyboardInterrupt):
         find(files, tmp_path / "groups.parquet", watch=StopAt(step))
-    assert {path: path.stat().st_mtime_ns for path in parts} == times
+    assert {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in parts} == made
     find(files, tmp_path / "groups.parquet")
     assert (tmp_path / "groups.parquet").read_bytes() == (tmp_path / "whole.parquet").read_bytes()
 

@@ -96,7 +96,9 @@ def test_every_line_is_read_as_it_was(line: ManifestLine) -> None:
 
 
 @settings(
-    max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(30),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(st.data(), st.sampled_from(FORMATS))
 def test_every_file_is_read_as_it_was(tmp_path: Path, data: st.DataObject, form: str) -> None:
@@ -242,7 +244,9 @@ def test_a_table_that_is_no_manifest_is_refused(tmp_path: Path) -> None:
     ):
         path = tmp_path / f"{number}.parquet"
         duckdb.connect().execute(f"COPY (SELECT {columns}) TO '{path}' (FORMAT parquet)")
-        with pytest.raises(DamagedInput, match=r"is not a manifest: its columns are .*\. Name a file that warcsum"):
+        with pytest.raises(
+            DamagedInput, match=r"is not a manifest: its columns are .*\. Name a file that warcsum"
+        ):
             list(read_lines(path))
 
 

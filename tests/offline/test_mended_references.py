@@ -8,6 +8,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from offline.outputs import snapshot
 from offline.planted import Planting, Record, digest, record_id, text
 from offline.test_rewriting import PAGE, SITE, manifest, new_id, records, rid, run
 
@@ -185,34 +186,27 @@ def test_each_stored_form_has_its_own_original(tmp_path: Path) -> None:
     assert found[new_id("U2")].refers_to == found[new_id("U3")].refers_to == rid("U1")
 
 
-def test_a_copy_in_chunks_takes_an_earlier_original_without(tmp_path: Path) -> None:
+def test_the_earliest_record_that_can_be_an_original_is_one(tmp_path: Path) -> None:
+    unfit: dict[str, dict[str, Any]] = {
+        "not found": {"status": 404},
+        "post": {"method": "POST"},
+        "moved": {"status": 301, "chunked": True},
+    }
     planting = Planting()
     planting.file("a.warc.gz")
-    for label, chunked in (("U1", False), ("C1", True), ("C2", True)):
-        planting.exchange("a.warc.gz", label, f"{SITE}/{label}", PAGE, chunked=chunked)
-    planting.write(tmp_path / "in")
-
-    run(tmp_path / "in", tmp_path / "out")
-
-    found = records(tmp_path / "out" / "a.warc.gz")
-    assert found[new_id("C1")].refers_to == found[new_id("C2")].refers_to == rid("U1")
-
-
-@pytest.mark.parametrize(
-    "first", [{"status": 404}, {"method": "POST"}, {"status": 301, "chunked": True}], ids=str
-)
-def test_the_earliest_record_that_can_be_an_original_is_one(tmp_path: Path, first: dict[str, Any]) -> None:
-    planting = Planting()
-    planting.file("a.warc.gz")
-    planting.exchange("a.warc.gz", "first", f"{SITE}/1", PAGE, **first)
-    planting.exchange("a.warc.gz", "second", f"{SITE}/2", PAGE)
-    planting.exchange("a.warc.gz", "third", f"{SITE}/3", PAGE)
+    for name, first in unfit.items():
+        page = text(name, 4_000)
+        planting.exchange("a.warc.gz", f"{name} 1", f"{SITE}/{name}/1", page, **first)
+        planting.exchange("a.warc.gz", f"{name} 2", f"{SITE}/{name}/2", page)
+        planting.exchange("a.warc.gz", f"{name} 3", f"{SITE}/{name}/3", page)
     planting.write(tmp_path / "in")
 
     report = run(tmp_path / "in", tmp_path / "out")
 
-    assert (report.converted, report.left) == (1, {})
-    assert records(tmp_path / "out" / "a.warc.gz")[new_id("third")].refers_to == rid("second")
+    assert (report.converted, report.left) == (3, {})
+    found = records(tmp_path / "out" / "a.warc.gz")
+    for name in unfit:
+        assert found[new_id(f"{name} 3")].refers_to == rid(f"{name} 2"), name
 
 
 def test_an_original_of_another_archive_need_not_be_the_first_of_its_payload(tmp_path: Path) -> None:
@@ -333,22 +327,27 @@ def test_a_copy_whose_request_has_a_former_value_of_another_making_is_left(tmp_p
     assert records(tmp_path / "out" / "a.warc.gz")[rid("copy")].type == "response"
 
 
-@pytest.mark.parametrize("length", [b"", b"Content-Length: x\r\n", b"Content-Length: 4\r\n"])
-def test_behind_damage_in_an_uncompressed_file_nothing_is_changed(tmp_path: Path, length: bytes) -> None:
-    planting = Planting()
-    planting.file("a.warc.gz", "plain")
-    for name in ("first", "copy", "other"):
-        planting.exchange("a.warc.gz", name, f"{SITE}/{name}", PAGE)
-    found = [one.to_bytes() for one in planting.files["a.warc.gz"].records]
-    before, inside = b"".join(found[:4]), b"".join(found[4:])
-    faulty = b"WARC/1.1\r\nWARC-Type: resource\r\n" + length + b"\r\nsome text\r\n" + inside + b"\r\n\r\n"
+def test_behind_damage_in_an_uncompressed_file_nothing_is_changed(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "a.warc.gz").write_bytes(before + faulty)
+    faulty: dict[str, bytes] = {}
+    for number, length in enumerate((b"", b"Content-Length: x\r\n", b"Content-Length: 4\r\n")):
+        name = f"{number}.warc.gz"
+        planting = Planting()
+        planting.file(name, "plain")
+        for one in ("first", "copy", "other"):
+            planting.exchange(name, f"{number} {one}", f"{SITE}/{number}/{one}", text(name, 4_000))
+        found = [one.to_bytes() for one in planting.files[name].records]
+        before, inside = b"".join(found[:4]), b"".join(found[4:])
+        faulty[name] = (
+            b"WARC/1.1\r\nWARC-Type: resource\r\n" + length + b"\r\nsome text\r\n" + inside + b"\r\n\r\n"
+        )
+        (tmp_path / "in" / name).write_bytes(before + faulty[name])
 
     report = run(tmp_path / "in", tmp_path / "out", keep_going=True)
 
-    assert (report.converted, report.repointed, report.left) == (1, 1, {"damaged": 1})
-    assert (tmp_path / "out" / "a.warc.gz").read_bytes().endswith(faulty)
+    assert (report.converted, report.repointed, report.left) == (3, 3, {"damaged": 3})
+    for name, data in faulty.items():
+        assert (tmp_path / "out" / name).read_bytes().endswith(data), name
 
 
 def test_an_empty_digest_is_none(tmp_path: Path) -> None:
@@ -379,13 +378,12 @@ def two_folders(tmp_path: Path) -> Path:
     return tmp_path / "in"
 
 
-def test_files_lie_where_they_would_if_all_were_written(two_folders: Path, tmp_path: Path) -> None:
+def test_files_can_be_shared_among_machines(two_folders: Path, tmp_path: Path) -> None:
+    run(two_folders, tmp_path / "all")
     for pattern in ("one/*", "two/a.warc.gz"):
         run(two_folders, tmp_path / "out", files=[pattern])
-    written = sorted(
-        path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*.gz")
-    )
-    assert written == ["one/a.warc.gz", "two/a.warc.gz"]
+    assert sorted(snapshot(tmp_path / "out")) == ["one/a.warc.gz", "two/a.warc.gz"]
+    assert snapshot(tmp_path / "out") == snapshot(tmp_path / "all")
 
 
 def test_in_place_a_part_of_the_files_is_refused(two_folders: Path, tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def test_a_record_that_is_listed_twice_is_no_copy_of_itself() -> None:
     assert faults.count == 1
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None)
 @given(st.lists(manifest_lines(7), max_size=12, unique_by=lambda line: (line.file, line.offset)))
 def test_each_cluster_has_one_original_which_is_the_earliest(
     tmp_path: Path, lines: list[ManifestLine]

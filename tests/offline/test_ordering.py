@@ -34,7 +34,9 @@ def in_cluster(line: ManifestLine) -> object:
 
 
 @settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=examples(40)
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    deadline=None,
+    max_examples=examples(40),
 )
 @given(
     st.lists(manifest_lines(7) | manifest_lines(6), max_size=12),

@@ -81,7 +81,7 @@ def test_originals_in_other_files_are_found(tmp_path: Path) -> None:
         tmp_path / "first"
     )
     deduped = dedupe(first, tmp_path / "deduped")
-    run(deduped, output=tmp_path / "out", jobs=2)
+    run(deduped, output=tmp_path / "out")
     assert same(first, tmp_path / "out")
 
 

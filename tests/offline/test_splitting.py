@@ -45,7 +45,9 @@ def check(parts: list[Part], lines: list[ManifestLine], folder: Path) -> None:
 
 
 @settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=examples(50)
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    deadline=None,
+    max_examples=examples(50),
 )
 @given(groups, st.integers(1, 8), st.randoms(use_true_random=False))
 def test_so_many_parts_are_the_manifest(tmp_path: Path, sizes: list[int], count: int, random: object) -> None:
@@ -58,7 +60,9 @@ def test_so_many_parts_are_the_manifest(tmp_path: Path, sizes: list[int], count:
 
 
 @settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=examples(50)
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    deadline=None,
+    max_examples=examples(50),
 )
 @given(groups, st.integers(1, 1_500))
 def test_parts_of_a_size_are_the_manifest(tmp_path: Path, sizes: list[int], size_bytes: int) -> None:

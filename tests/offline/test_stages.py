@@ -99,66 +99,73 @@ def test_the_id_decides_between_captures_of_a_moment_where_no_digest_can_be_comp
     restored(p, tmp_path)
 
 
-@pytest.mark.parametrize("chunked", [False, True], ids=["whole", "chunks"])
-@pytest.mark.parametrize("names", [("uri", "date"), ("id", "uri", "date")])
-def test_a_revisit_of_another_payload_than_its_uri_and_date_have_is_left_and_told(
-    tmp_path: Path, names: tuple[str, ...], chunked: bool
-) -> None:
-    p = two_pages(chunked=chunked, fate=Copy("first"))
+def test_a_revisit_of_another_payload_than_its_uri_and_date_have_is_left_and_told(tmp_path: Path) -> None:
+    p = Planting()
+    p.file("a.warc")
     p.file("b.warc")
-    old = p.revisit(
-        "b.warc", "old", f"{SITE}/3", absent("gone", f"{SITE}/2", OTHER, date=MOMENT), names=names
-    )
+    old: dict[str, Record] = {}
+    for chunked, names in product((False, True), (("uri", "date"), ("id", "uri", "date"))):
+        case = f"{'-'.join(names)}-{'chunks' if chunked else 'whole'}"
+        page, uri = text(case, 4_000), f"{SITE}/{case}"
+        p.exchange("a.warc", f"first {case}", f"{SITE}/first-{case}", page, date="2020-01-01T00:00:01Z")
+        fate = Copy(f"first {case}")
+        p.exchange("a.warc", f"copy {case}", uri, page, date=MOMENT, chunked=chunked, fate=fate)
+        gone = absent(f"gone {case}", uri, OTHER, date=MOMENT)
+        old[case] = p.revisit("b.warc", f"old {case}", f"{SITE}/old-{case}", gone, names=names)
 
     called = staged(p, tmp_path)
 
-    assert "now revisits        1\n" in called.out
-    assert "1 revisit leads nowhere, as before." in called.out
-    assert record(tmp_path, "old").plain == old.to_bytes().rstrip(b"\r\n")
+    assert "now revisits        4\n" in called.out
+    assert "4 revisits lead nowhere, as before." in called.out
+    for case, revisit in old.items():
+        assert record(tmp_path, f"old {case}").plain == revisit.to_bytes().rstrip(b"\r\n"), case
     restored(p, tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("options", "said", "names"),
-    [
-        ({}, OTHER, ("id", "uri", "date")),  # the id means that record, whatever the digest says
+def test_what_a_wrong_digest_may_mean_all_the_same_is_not_given_up(tmp_path: Path) -> None:
+    pages = {name: text(name, 4_000) for name in ("by-its-id", "decoded", "in-chunks")}
+    cases: dict[str, tuple[dict[str, Any], bytes, tuple[str, ...]]] = {
+        # The id means that record, whatever the digest says.
+        "by-its-id": ({}, OTHER, ("id", "uri", "date")),
         # Some writers hash the decoded body, or the one in chunks.
-        ({"coding": "gzip"}, PAGE, ("uri", "date")),
-        ({"chunked": True}, in_chunks(PAGE), ("uri", "date")),
-    ],
-    ids=["by its id", "decoded", "chunks"],
-)
-def test_what_a_wrong_digest_may_mean_all_the_same_is_not_given_up(
-    tmp_path: Path, options: dict[str, Any], said: bytes, names: tuple[str, ...]
-) -> None:
+        "decoded": ({"coding": "gzip"}, pages["decoded"], ("uri", "date")),
+        "in-chunks": ({"chunked": True}, in_chunks(pages["in-chunks"]), ("uri", "date")),
+    }
     p = Planting()
     p.file("a.warc")
-    p.exchange("a.warc", "first", f"{SITE}/1", PAGE, **options)
-    copy = p.exchange("a.warc", "copy", f"{SITE}/2", PAGE, **options)
-    wrong = ((b"WARC-Payload-Digest", digest("sha1", said)),)
-    fields = tuple(field for field in copy.fields if field[0] != b"WARC-Payload-Digest") + wrong
-    p.revisit("a.warc", "old", f"{SITE}/3", dataclasses.replace(copy, fields=fields), names=names)
+    for name, (options, said, names) in cases.items():
+        p.exchange("a.warc", f"{name} first", f"{SITE}/{name}/1", pages[name], **options)
+        copy = p.exchange("a.warc", f"{name} copy", f"{SITE}/{name}/2", pages[name], **options)
+        wrong = ((b"WARC-Payload-Digest", digest("sha1", said)),)
+        fields = tuple(field for field in copy.fields if field[0] != b"WARC-Payload-Digest") + wrong
+        misled = dataclasses.replace(copy, fields=fields)
+        p.revisit("a.warc", f"{name} old", f"{SITE}/{name}/3", misled, names=names)
 
     called = call(tmp_path, "dedupe", *added(p, tmp_path), "--in-place")
 
     assert called.code == 4
-    assert "led to a payload before, but no longer leads to it" in called.out
+    assert called.out.count("led to a payload before, but no longer leads to it") == len(cases)
     assert (tmp_path / "in" / "a.warc").read_bytes() == p.files["a.warc"].to_bytes()
 
 
-@pytest.mark.parametrize("names", [("uri",), ("uri", "date"), ("id", "uri")])
-def test_a_uri_and_a_sha256_mean_a_record_whatever_digest_that_has(
-    tmp_path: Path, names: tuple[str, ...]
-) -> None:
-    p = two_pages()
+def test_a_uri_and_a_sha256_mean_a_record_whatever_digest_that_has(tmp_path: Path) -> None:
+    p = Planting()
+    p.file("a.warc")
     p.file("b.warc")
-    gone = absent("gone", f"{SITE}/2", PAGE, date="2020-01-03T00:00:00Z", digest_form="sha256")
-    p.revisit("b.warc", "old", f"{SITE}/3", gone, names=names)
+    ways = (("uri",), ("uri", "date"), ("id", "uri"))
+    for names in ways:
+        case = "-".join(names)
+        page, uri = text(case, 4_000), f"{SITE}/{case}"
+        p.exchange("a.warc", f"first {case}", f"{SITE}/first-{case}", page, date="2020-01-01T00:00:01Z")
+        p.exchange("a.warc", f"copy {case}", uri, page, date=MOMENT)
+        gone = absent(f"gone {case}", uri, page, date="2020-01-03T00:00:00Z", digest_form="sha256")
+        p.revisit("b.warc", f"old {case}", f"{SITE}/old-{case}", gone, names=names)
 
     staged(p, tmp_path)
 
-    assert record(tmp_path, "old").get(b"WARC-Refers-To") == record_id("first")
-    assert replayed(tmp_path, "old") == [sha256(PAGE)]
+    for case in map("-".join, ways):
+        assert record(tmp_path, f"old {case}").get(b"WARC-Refers-To") == record_id(f"first {case}"), case
+        assert replayed(tmp_path, f"old {case}") == [sha256(text(case, 4_000))], case
     restored(p, tmp_path)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from offline.planted import SITE, Planting, text
+from sampling import sampled
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
 from scrapy_dedupe.files import whole_file
@@ -129,8 +130,8 @@ def test_what_an_earlier_run_kept_is_used_for_the_same_question_alone(
     elif change == "version":
         monkeypatch.setattr(work, "__version__", "0.0.1")
     else:
-        path = folder / "in" / "a.warc"
-        path.write_bytes(path.read_bytes())
+        # The same bytes at another time.
+        os.utime(folder / "in" / "a.warc", ns=(0, 0))
     sum_files(given, folder / "sums", options)
     assert [line.uri for line in read_lines(folder / "sums")] == [
         f"{SITE}/a.warc/{number}" for number in range(3)
@@ -185,13 +186,13 @@ def test_faults_that_an_earlier_run_passed_over_are_told_again(folder: Path) -> 
         sums(folder, force=True)
 
 
-def test_damage_ends_the_work_without_a_manifest(folder: Path) -> None:
+@pytest.mark.parametrize("jobs", sampled([1, 2], [1]))
+def test_damage_ends_the_work_without_a_manifest(folder: Path, jobs: int) -> None:
     path = folder / "in" / "a.warc"
     path.write_bytes(path.read_bytes()[:-900])
-    for jobs in (1, 2):
-        with pytest.raises(DamagedInput, match=r"in/a\.warc, offset"):
-            sums(folder, jobs=jobs)
-        assert not (folder / "sums").exists()
+    with pytest.raises(DamagedInput, match=r"in/a\.warc, offset"):
+        sums(folder, jobs=jobs)
+    assert not (folder / "sums").exists()
 
 
 def test_a_manifest_that_is_there_is_neither_replaced_nor_added_to_unasked(folder: Path) -> None:
@@ -300,7 +301,7 @@ def test_two_files_of_one_name_are_refused(folder: Path) -> None:
         sum_files([Input("x", one.file), Input("x", two.file)], folder / "sums")
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", sampled([1, 2], [1]))
 def test_files_in_a_wacz_are_summed(folder: Path, jobs: int) -> None:
     with zipfile.ZipFile(folder / "x.wacz", "w") as wacz:
         wacz.write(folder / "in" / "c.warc.gz", "archive/stored.warc.gz")

@@ -31,7 +31,7 @@ from offline.old_facts import old_records
 from sampling import examples
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, SettingError
-from scrapy_dedupe.verification.changes import digest_like
+from scrapy_dedupe.verification.heads import digest_like
 from scrapy_dedupe.verification.verifying import Verification, pairs_of, verify
 from scrapy_dedupe.warc.capture import digest_in_form_of
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +16,18 @@ TESTS = Path(__file__).parent.parent
 
 
 @pytest.fixture(scope="session")
-def s3_address() -> tuple[str, int]:
-    """Where a server of S3 may be started."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        host, port = free.getsockname()
-    return host, port
+def s3_url() -> Iterator[str | None]:
+    """The URL of a local server of S3; None if moto is not installed."""
+    # It runs from the first session on, whose environment the processes of Spark get.
+    try:
+        from moto.server import ThreadedMotoServer
+    except ImportError:
+        yield None
+        return
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    yield "http://{}:{}".format(*server.get_host_and_port())
+    server.stop()
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +37,7 @@ def session_settings() -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def session(s3_address: tuple[str, int], session_settings: dict[str, str]) -> Iterator[Any]:
+def session(s3_url: str | None, session_settings: dict[str, str]) -> Iterator[Any]:
     """A session of two cores that tries each task twice."""
     pytest.importorskip("pyspark", reason="pyspark is not installed (extra spark)")
     from pyspark import SparkContext
@@ -43,8 +48,8 @@ def session(s3_address: tuple[str, int], session_settings: dict[str, str]) -> It
     patch = pytest.MonkeyPatch()
     # The Python processes of Spark import the tasks of the tests.
     patch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS), str(TESTS.parent)]))
-    # The processes of Spark get the environment of the first session.
-    patch.setenv("AWS_ENDPOINT_URL", "http://{}:{}".format(*s3_address))
+    if s3_url is not None:
+        patch.setenv("AWS_ENDPOINT_URL", s3_url)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         patch.setenv(name, "test")
     patch.setenv("AWS_DEFAULT_REGION", "us-east-1")

@@ -22,7 +22,7 @@ from scrapy_dedupe.spark.uploads import upload_file
 from scrapy_dedupe.verification.side_by_side import compare
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
     from scrapy_dedupe.offline.places import Places
@@ -58,8 +58,24 @@ def killed_at_first(task: Task) -> str:
     return task.name
 
 
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Wait until a condition is met, at most four minutes."""
+    until = time.monotonic() + 240
+    while not condition() and time.monotonic() < until:
+        time.sleep(0.02)
+
+
+def written_together(task: Task) -> int:
+    """Write a file while another process writes it, too."""
+    begun = task.folder.parent / "begun"
+    begun.mkdir(exist_ok=True)
+    (begun / str(os.getpid())).touch()
+    wait_for(lambda: len(list(begun.iterdir())) > 1)
+    return written_slowly(task)
+
+
 def written_slowly(task: Task) -> int:
-    """Write a file in steps, so that two processes write it at the same time."""
+    """Write a file in steps."""
     with whole_file.replacing(task.folder / task.name, suffix=".new") as file:
         for number in range(20):
             file.write(b"%d\n" % number)
@@ -91,7 +107,8 @@ def damaged_or_slow(task: Task) -> None:
         with (task.folder / "tries").open("a") as file:
             file.write("x")
         raise DamagedInput("a.warc.gz, offset 12: damaged.")
-    time.sleep(60)
+    wait_for((task.folder / "job ended").exists)
+    (task.folder / "slow").touch()
 
 
 def identity_of_places(task: Task) -> tuple[int, int]:
@@ -166,10 +183,7 @@ def rows_on_a_full_disk(task: Any, *others: Any) -> Any:
 
 def uploaded_except_b(task: Any) -> str:
     if task.name.startswith("b"):
-        recorded = task.source.parents[1] / "uploaded" / "0.json"
-        until = time.monotonic() + 60
-        while not recorded.exists() and time.monotonic() < until:
-            time.sleep(0.05)
+        wait_for((task.source.parents[1] / "uploaded" / "0.json").exists)
         raise ArchiveError(f"{task.name} cannot be written: the connection was lost.")
     return upload_file(task)
 

@@ -165,7 +165,9 @@ def test_a_deflated_member_that_does_not_unpack_is_damaged(tmp_path):
     data[100] ^= 0xFF
     path.write_bytes(data)
     (member,) = files_in(path)
-    with pytest.raises(DamagedInput, match=r"a\.wacz/archive/a\.warc does not unpack: .*\. Copy the file again"):
+    with pytest.raises(
+        DamagedInput, match=r"a\.wacz/archive/a\.warc does not unpack: .*\. Copy the file again"
+    ):
         list(read_records(member))
 
 

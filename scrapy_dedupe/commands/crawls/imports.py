@@ -34,6 +34,7 @@ def _import(stores: CommandStores, opts: argparse.Namespace) -> tuple[str, Impor
     options = ImportOptions(
         crawl=opts.crawl_id,
         new_payload=stores.settings.warc.payload,
+        digest=stores.settings.warc.digest,
         **picked(opts, "payload allow_outside verify remove force"),
     )
     # Check all sources before a store is created.
@@ -94,6 +95,7 @@ def _lines(result: tuple[str, ImportResult]) -> Iterator[str]:
             f"{counted(done.captures, 'response')}, {number(done.revisits)} of them revisits;"
             f" {counted(done.originals, 'original')}."
         )
+    yield from notes_on_digests(done)
     if done.waiting:
         yield (
             f"The originals of {counted(done.waiting, 'payload')} are not in the index yet. Import or commit the crawls"
@@ -117,6 +119,20 @@ def _lines(result: tuple[str, ImportResult]) -> Iterator[str]:
     yield from done.faults[:_SHOWN]
     if len(done.faults) > _SHOWN:
         yield f"and {number(done.skipped - _SHOWN)} more lines and records that were skipped."
+
+
+def notes_on_digests(done: ImportResult) -> Iterator[str]:
+    """Sentences about the imported originals that crawls with the present settings cannot find."""
+    for algorithm, count in sorted(done.other_digests.items()):
+        advice = (
+            "No value of DEDUPE_WARC_DIGEST finds them."
+            if algorithm == "other"
+            else f'Set DEDUPE_WARC_DIGEST = "{algorithm}" to find them.'
+        )
+        yield (
+            f"Originals with {algorithm} digests: {number(count)}. Crawls with the present settings do not find them, and"
+            f" store their payloads again. {advice}"
+        )
 
 
 def _caveats(result: tuple[str, ImportResult]) -> Iterator[str]:

@@ -25,7 +25,8 @@ from scrapy_dedupe.offline.restoring import RestoreOptions, restore
 from scrapy_dedupe.offline.rewriting import RewriteOptions, rewrite
 from scrapy_dedupe.reports.wording import counted, number, size
 from scrapy_dedupe.tasks.faults import Faults
-from scrapy_dedupe.verification import originals_of, pairs_of, verify
+from scrapy_dedupe.tasks.inputs import find_inputs
+from scrapy_dedupe.verification import pairs_of, verify
 from scrapy_dedupe.verification.findings import KINDS
 
 from . import (
@@ -146,7 +147,8 @@ WARCREFS = Verb(
 
 def _verify(stores: CommandStores, opts: argparse.Namespace) -> Verification:
     pairs = pairs_of(opts.before, opts.after)
-    originals = originals_of(opts.originals)
+    faults = Faults(advice="Do not name it with --originals.")
+    originals = find_inputs(opts.originals, faults=faults, recursive=True)
     if opts.work is not None and not opts.work.is_dir():
         raise ArchiveError(f"{opts.work} is not a folder. Name a folder with enough space with --work.")
     try:
@@ -157,7 +159,7 @@ def _verify(stores: CommandStores, opts: argparse.Namespace) -> Verification:
         ):
             return verify(
                 pairs,
-                originals=originals,
+                originals=[found.file for found in originals],
                 work=Path(folder),
                 jobs=jobs,
                 watch=bars,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from scrapy_dedupe.commands.bars import Bars
-from scrapy_dedupe.commands.crawls.imports import import_into_index
+from scrapy_dedupe.commands.crawls.imports import import_into_index, notes_on_digests
 from scrapy_dedupe.commands.options import KEEP_GOING, RECURSIVE, Option, flag
 from scrapy_dedupe.commands.output import as_json, first, picked
 from scrapy_dedupe.commands.verbs import Verb
@@ -64,7 +64,8 @@ def _dedupe(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     import_options = None
     if opts.index:
         # Wrong settings must be refused before the work.
-        import_options = ImportOptions(crawl=opts.crawl_id, new_payload=stores.settings.warc.payload)
+        warc = stores.settings.warc
+        import_options = ImportOptions(crawl=opts.crawl_id, new_payload=warc.payload, digest=warc.digest)
     is_remote = isinstance(opts.output, str)
     if is_remote and opts.engine != "spark":
         raise UsageError(
@@ -148,6 +149,7 @@ def _lines(result: dict[str, Any]) -> Iterator[str]:
         files = counted(len(imported.imported) + len(imported.known), "file")
         originals = counted(imported.originals, "original")
         yield f"{files} imported into {store}: {originals}, {counted(imported.revisits, 'revisit')}."
+        yield from notes_on_digests(imported)
         yield from first([f"{failed.source}: {failed.reason}" for failed in imported.failed])
     yield from _outcome(done)
 
