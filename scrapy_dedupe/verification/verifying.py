@@ -223,9 +223,10 @@ def _files_below(folder: Path) -> dict[str, Path]:
 
 
 def _elsewhere(originals: Sequence[ReadableFile], pairs: Sequence[Pair]) -> list[ReadableFile]:
-    """The originals that are not files of a pair, under any name.
+    """The originals that are not files of a pair, also not by a symbolic link.
 
-    A file before would satisfy every reference, but will be gone when the file after replaces it.
+    A file before would satisfy every reference, but will be gone when the file after replaces it. A hard link is another
+    file: it keeps its content when the file before is removed or replaced.
     """
     taken = {real_place(file) for pair in pairs for file in pair if file is not None}
     return [file for file in originals if real_place(file) not in taken]

@@ -885,6 +885,18 @@ def test_a_file_before_is_no_original_by_another_name(tmp_path: Path) -> None:
     assert "refer to no existing response or resource" in reasons(result)
 
 
+def test_a_hard_link_to_a_file_before_is_an_original_since_it_keeps_the_content(tmp_path: Path) -> None:
+    before, after = archive(), deduplicated()
+    del after.files["a.warc.gz"]
+    folder = before.write(tmp_path / "before")
+    pairs = pairs_of(folder, after.write(tmp_path / "after"))
+    kept = tmp_path / "kept.warc.gz"
+    kept.hardlink_to(folder / "a.warc.gz")
+    result = verify(pairs, work=tmp_path, originals=[kept])
+    # Only the file that AFTER lacks is a finding, not the revisits that lead to its content.
+    assert {(finding.before, finding.after) for finding in result.findings} == {(str(folder / "a.warc.gz"), None)}
+
+
 def test_another_payload_of_the_same_second_is_noted(tmp_path: Path) -> None:
     before, after = both()
     for one in (before, after):
