@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote_from_bytes
 
@@ -179,16 +180,19 @@ def _former_response(revisit: Head) -> Head:
 
 def _irrevocable(response: Head) -> list[str]:
     """Fields and values of a response that could not be restored from a revisit."""
-    refused = (_REFERS_TO[0], FORMER + b"warc-")
-    faults = [
-        f"the response has a field {title(name)}"
-        for name in dict.fromkeys(response.names)
-        if name in _OF_REVISITS or name.startswith(refused)
-    ]
     nones = [
         name for name in (_PAYLOAD_DIGEST, _BLOCK_DIGEST, CONCURRENT_TO) if NONE in response.values(name)
     ]
-    return faults + [f"{title(name)} of the response is none" for name in nones]
+    return [
+        *(f"the response has a field {title(name)}" for name in _names_of_revisits(response.names)),
+        *(f"{title(name)} of the response is none" for name in nones),
+    ]
+
+
+@lru_cache(256)
+def _names_of_revisits(names: tuple[bytes, ...]) -> list[bytes]:
+    refused = (_REFERS_TO[0], FORMER + b"warc-")
+    return [name for name in dict.fromkeys(names) if name in _OF_REVISITS or name.startswith(refused)]
 
 
 def _restoration_faults(revisit: StoredRecord, response: StoredRecord, old: Head, new: Head) -> list[str]:
@@ -267,6 +271,8 @@ def _reference_faults(old: Head, new: Head, *, is_revisit: bool) -> list[str]:
 
 def _is_undone(before: Head, after: Head) -> bool:
     """Whether a restoration made the change between two heads: former values were removed, and none was added."""
+    if not before.former():
+        return False
     had, has = Counter(before.former()), Counter(after.former())
     return bool(had - has and not has - had)
 

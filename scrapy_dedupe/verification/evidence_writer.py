@@ -75,7 +75,7 @@ class EvidenceWriter:
         *places* are the offsets before and after of an unchanged record, which was read from one of the files.
         """
         was, now = before and before[0], after and after[0]
-        was_at, at = places or (was and was.offset, now and now.offset)
+        was_at, at = places or (was.offset if was else None, now.offset if now else None)
         if (was and was.type == "revisit") or (now and now.type == "revisit"):
             self._add_revisit(change, before, after, (was_at, at))
         elif before and after and change != RECHUNKED:

@@ -43,8 +43,10 @@ def _lowered(titles: tuple[bytes, ...]) -> tuple[bytes, ...]:
 
 
 @lru_cache(_KEPT_ORDERS)
-def _without(names: tuple[bytes, ...], out: tuple[bytes, ...]) -> list[int]:
-    return [place for place, name in enumerate(names) if name not in out and not name.startswith(FORMER)]
+def _without(titles: tuple[bytes, ...], out: tuple[bytes, ...]) -> tuple[list[bytes], list[int]]:
+    names = _lowered(titles)
+    places = [place for place, name in enumerate(names) if name not in out and not name.startswith(FORMER)]
+    return [titles[place] for place in places], places
 
 
 @lru_cache(_KEPT_ORDERS)
@@ -89,9 +91,10 @@ class Head:
         pairs = zip(self.names, self._values, strict=True)
         return Head(self.version, self.titles, [value if lower == name else old for lower, old in pairs])
 
-    def without(self, names: tuple[bytes, ...]) -> list[Field]:
-        """The fields, except those with one of these names and the ``Former-`` fields."""
-        return [(self.titles[place], self._values[place]) for place in _without(self.names, names)]
+    def without(self, names: tuple[bytes, ...]) -> tuple[list[bytes], list[bytes]]:
+        """The names and values of the fields, except those with one of these names and the ``Former-`` fields."""
+        titles, places = _without(self.titles, names)
+        return titles, [self._values[place] for place in places]
 
     def former(self) -> list[Field]:
         """The ``Former-NAME`` fields, as pairs of name (without the prefix) and value."""
@@ -195,11 +198,12 @@ def kept_faults(
 def rest_faults(old: Head, new: Head, changing: tuple[bytes, ...]) -> list[str]:
     """Problems in the fields that must not change, and in the order of the fields that both heads have."""
     was, now = old.without(changing), new.without(changing)
-    if was != now and (lost := Counter(was) - Counter(now)) | (came := Counter(now) - Counter(was)):
-        faults = [f"the field {_shown_field(field)} is gone or changed" for field in lost]
-        return faults + [f"the field {_shown_field(field)} was not there before" for field in came]
-    is_in_order = was == now and _are_in_same_order(old.names, new.names)
-    return [] if is_in_order else ["the order of its fields changed"]
+    if was == now and _are_in_same_order(old.names, new.names):
+        return []
+    had, has = Counter(zip(*was, strict=True)), Counter(zip(*now, strict=True))
+    faults = [f"the field {_shown_field(field)} is gone or changed" for field in had - has]
+    faults += [f"the field {_shown_field(field)} was not there before" for field in has - had]
+    return faults or ["the order of its fields changed"]
 
 
 @lru_cache(_KEPT_ORDERS)

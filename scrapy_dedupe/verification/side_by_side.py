@@ -182,10 +182,13 @@ class _Walk:
     def index(self, file: ReadableFile, sides: int) -> None:
         """Read the records of a file that is compared with no other; *sides* are the archives that contain it."""
         for found in hashed_records(file, algorithms_of, on_damage=self._faults.add_damage):
-            if sides != ELSEWHERE:
-                self._counts["records"] += sides != BEFORE
-                self._counts["unchanged"] += sides == BOTH
-                self._writer.add(found if sides != AFTER else None, found if sides != BEFORE else None)
+            if sides == BOTH:
+                self._add_unchanged(found)
+            elif sides == AFTER:
+                self._counts["records"] += 1
+                self._writer.add(None, found)
+            elif sides == BEFORE:
+                self._writer.add(found, None)
             elif found[0].type in PAYLOAD_TYPES:
                 self._writer.add_record(found, sides)
 
@@ -230,9 +233,7 @@ class _Walk:
             if not record.length and self._at == start:
                 # The record shares a gzip member, whose bytes are compared like the bytes between records. After a
                 # damaged place, the member is read again from its beginning.
-                self._counts["records"] += 1
-                self._counts["unchanged"] += 1
-                self._writer.add(found, found)
+                self._add_unchanged(found)
             elif self._at < record.offset or damages:
                 self._compare_bytes(record.offset)
             else:
@@ -246,13 +247,15 @@ class _Walk:
         found = self._old.unchanged(self._at_before, self._after, self._at)
         if found is None:
             return False
-        length = found[0].length
+        self._add_unchanged(found, (self._at_before, self._at))
+        self._at += found[0].length
+        self._at_before += found[0].length
+        return True
+
+    def _add_unchanged(self, found: HashedRecord, places: tuple[int, int] | None = None) -> None:
         self._counts["records"] += 1
         self._counts["unchanged"] += 1
-        self._writer.add(found, found, places=(self._at_before, self._at))
-        self._at += length
-        self._at_before += length
-        return True
+        self._writer.add(found, found, places=places)
 
     def _compare_record(self, found: HashedRecord) -> None:
         record = found[0]

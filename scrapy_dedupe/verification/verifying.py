@@ -17,6 +17,7 @@ import tempfile
 import time
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -136,15 +137,9 @@ def verify(
     try:
         tasks = [
             PairComparison(
-                number,
-                before,
-                after,
-                folder / f"{number}.sqlite",
-                number >= len(pairs),
-                keep_going,
-                facts[number] if number < len(facts) else None,
+                number, *pair, folder / f"{number}.sqlite", number >= len(pairs), keep_going, facts_before
             )
-            for number, (before, after) in enumerate(files)
+            for number, (pair, facts_before) in enumerate(zip_longest(files, facts))
         ]
         watch.begin("verify", sum(size_of(file) for task in tasks for file in task.files))
         for _, done in run_jobs(compare, tasks, jobs):
