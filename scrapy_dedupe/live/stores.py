@@ -169,6 +169,7 @@ def explain_unavailable() -> Iterator[None]:
         yield
     except StoreUnavailable as error:
         raise StoreUnavailable(
-            f"{error} To crawl without this store, change DEDUPE_STORE_URL, or the setting of the layer that uses this"
-            " store, such as DEDUPE_CONTENT_STORE_URL. The default is a local file, which needs no server."
+            f"{error} To crawl without this store, change the setting that names it: DEDUPE_STORE_URL, or that of one"
+            " layer, which is DEDUPE_URL_STORE_URL, DEDUPE_CONTENT_STORE_URL or DEDUPE_INDEX_URL. The default is a local"
+            " file, which needs no server."
         ) from error

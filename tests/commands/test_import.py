@@ -11,6 +11,7 @@ import pytest
 from import_files import line, response_record, revisit, sha1_base32, sha256, write_manifest, write_wacz
 from programs import run_program
 
+from scrapy_dedupe import __version__
 from scrapy_dedupe.crawls import open_index
 
 if TYPE_CHECKING:
@@ -69,6 +70,15 @@ def test_an_import_names_the_setting_for_digests_that_crawls_would_not_find(
         f"Originals with other digests: 1. {again} No value of DEDUPE_WARC_DIGEST finds them.",
         f'Originals with sha1 digests: 1. {again} Set DEDUPE_WARC_DIGEST = "sha1" to find them.',
     ]
+
+
+def test_an_imported_crawl_is_not_shown_as_made_by_this_package(
+    call: Callable[..., Any], url: str, tmp_path: Path
+) -> None:
+    path = write_wacz(tmp_path / "a.wacz", [line(1)], software="py-wacz 0.6.0")
+    call("import", str(path), "--store", url)
+    software = call("crawls", "show", "a", "--store", url).out.splitlines()[2]
+    assert software == f"Software    imported by scrapy-dedupe {__version__}, payload stored"
 
 
 def test_a_broken_source_gives_exit_code_4_and_the_others_are_imported(

@@ -193,7 +193,9 @@ def _show_lines(crawl: ShownCrawl) -> Iterator[str]:
     info = crawl.info
     yield f"Crawl       {info.id}"
     yield f"State       {_state(info)}"
-    yield f"Software    {info.software or 'another program'}, payload {info.payload}"
+    # The index has the program that imported a crawl, not the one that made it.
+    imported = "imported by " if info.imported and info.software else ""
+    yield f"Software    {imported}{info.software or 'another program'}, payload {info.payload}"
     yield f"Started     {info.started or 'not known'}"
     yield f"Committed   {info.committed or ('not known' if info.state == 'committed' else 'no')}"
     yield f"Counts      {_sizes_text(_sizes(info.counts))}"
