@@ -94,11 +94,12 @@ class Held(NamedTuple):
     """A response or resource. A row that was queried represents all rows that are equal in the queried columns.
 
     ``uri`` is the key of the URI, ``place`` a hash of the URI and the date to the second, ``id`` a hash of the record id;
-    ``bare`` is 1 if the id has no angle brackets. ``sides`` is BEFORE, AFTER, BOTH or ELSEWHERE. ``sha`` is the SHA-256 of the
-    stored payload. ``digest`` is the WARC-Payload-Digest in normal form, or the SHA-1 that replay programs compute if there is
-    none; ``text`` is the WARC-Payload-Digest as written, if that differs. ``whole`` is 0 for a truncated payload, ``chunked`` 1 for one stored in chunks. ``page`` is 1 for a response
-    with status 200, and None for a capture that cannot be an original, such as a 304. ``file`` numbers the files: 2n and
-    2n + 1 are the files of pair n before and after. ``position`` distinguishes records that share a gzip member.
+    ``bare`` is `is_bare` of the id. ``sides`` is BEFORE, AFTER, BOTH or ELSEWHERE. ``sha`` is the SHA-256 of the stored
+    payload. ``digest`` is the WARC-Payload-Digest in normal form, or the SHA-1 that replay programs compute if there is none;
+    ``text`` is the WARC-Payload-Digest as written, if that differs. ``whole`` is 0 for a truncated payload, ``chunked`` 1 for
+    one stored in chunks. ``page`` is 1 for a response with status 200, and None for a capture that cannot be an original, such
+    as a 304. ``file`` numbers the files: 2n and 2n + 1 are the files of pair n before and after. ``position`` distinguishes
+    records that share a gzip member.
     """
 
     uri: bytes
@@ -224,8 +225,9 @@ def algorithms_of(record: StoredRecord) -> tuple[str, ...]:
 
 
 def is_bare(record_id: str | None) -> int:
-    """Whether an id has no angle brackets, as 0 or 1."""
-    return int(bool(record_id) and not str(record_id).strip().startswith("<"))
+    """0 for an id in angle brackets, or none; 1 for an id without them; 2 for an id with other or single brackets."""
+    text, bare = (record_id or "").strip(), bare_id(record_id)
+    return 0 if not text or text == f"<{bare}>" else 1 if text == bare else 2
 
 
 class Evidence:

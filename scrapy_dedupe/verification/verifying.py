@@ -137,9 +137,15 @@ def verify(
     try:
         tasks = [
             PairComparison(
-                number, *pair, folder / f"{number}.sqlite", number >= len(pairs), keep_going, facts_before
+                number,
+                before,
+                after,
+                folder / f"{number}.sqlite",
+                number >= len(pairs),
+                keep_going,
+                facts_before,
             )
-            for number, (pair, facts_before) in enumerate(zip_longest(files, facts))
+            for number, ((before, after), facts_before) in enumerate(zip_longest(files, facts))
         ]
         watch.begin("verify", sum(size_of(file) for task in tasks for file in task.files))
         for _, done in run_jobs(compare, tasks, jobs):

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from offline.archive_pairs import (
     HEAD,
@@ -692,6 +692,7 @@ def test_an_arc_file_may_have_become_a_warc_file(tmp_path: Path) -> None:
 
 @settings(max_examples=examples(60), deadline=None)
 @given(position=st.integers(0, 10**9), bit=st.integers(0, 7), name=st.sampled_from(["a.warc.gz", "b.warc"]))
+@example(position=603, bit=1, name="b.warc").via("the last bracket of WARC-Refers-To")
 def test_no_flipped_bit_of_a_plain_or_compressed_file_goes_unseen(
     tmp_path_factory: pytest.TempPathFactory, position: int, bit: int, name: str
 ) -> None:
@@ -894,7 +895,9 @@ def test_a_hard_link_to_a_file_before_is_an_original_since_it_keeps_the_content(
     kept.hardlink_to(folder / "a.warc.gz")
     result = verify(pairs, work=tmp_path, originals=[kept])
     # Only the file that AFTER lacks is a finding, not the revisits that lead to its content.
-    assert {(finding.before, finding.after) for finding in result.findings} == {(str(folder / "a.warc.gz"), None)}
+    assert {(finding.before, finding.after) for finding in result.findings} == {
+        (str(folder / "a.warc.gz"), None)
+    }
 
 
 def test_another_payload_of_the_same_second_is_noted(tmp_path: Path) -> None:
