@@ -35,6 +35,7 @@ from import_files import (
     write_wacz,
 )
 from recorded_crawls import record_crawl
+from sampling import sampled
 
 from scrapy_dedupe.crawls import entry_writer, open_index, source_entry
 from scrapy_dedupe.crawls.importing import ImportOptions, ImportResult, ImportStopped, import_sources
@@ -879,8 +880,9 @@ def test_a_new_index_gets_the_mode_of_the_settings_where_nothing_says_another(
 
 
 @pytest.mark.usefixtures("small_batches")
+@pytest.mark.parametrize("apart", sampled([1, 3], [3]))
 def test_an_import_that_is_stopped_at_any_moment_is_continued_and_counts_once(
-    tmp_path: Path, index: CrawlIndex
+    tmp_path: Path, index: CrawlIndex, apart: int
 ) -> None:
     write_wacz(tmp_path / "a.wacz", [*map(line, range(250)), revisit(9_000, 9_999)])
     write_wacz(tmp_path / "b.wacz", [line(9_999), *(revisit(n, n - 500) for n in range(500, 650))])
@@ -893,7 +895,7 @@ def test_an_import_that_is_stopped_at_any_moment_is_continued_and_counts_once(
     with pytest.raises(ImportStopped):
         run(index, tmp_path, watch=Watcher(6))
     stops = 1
-    for after in range(3, counting.checks):
+    for after in range(3, counting.checks, apart):
         try:
             result = run(index, watch=Watcher(after), lease_s=5.0)
         except ImportStopped:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
@@ -24,6 +23,7 @@ from passages.small_segments import (
     write_segment,
 )
 from sampling import examples
+from waiting import wait_until
 
 from scrapy_dedupe.errors import StoreRefused
 from scrapy_dedupe.passages.catalogue import (
@@ -321,9 +321,7 @@ def test_readers_never_see_half_a_change(tmp_path: Path) -> None:
             raise
 
     def wait_for_readers(looks: int) -> None:
-        deadline = time.monotonic() + 240
-        while min(map(len, states)) < looks and not errors and time.monotonic() < deadline:
-            time.sleep(0.001)
+        wait_until(lambda: errors or min(map(len, states)) >= looks)
 
     readers = [threading.Thread(target=read, args=(seen,)) for seen in states]
     for reader in readers:

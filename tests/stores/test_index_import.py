@@ -71,6 +71,10 @@ def crawl_whole(index: CrawlIndex, crawl: str, *originals: Original, counts: Cou
     index.commit(crawl)
 
 
+# A lease that may run out at once: nobody takes the source over before a test says so.
+LEAST_S = 0.01
+
+
 def claim(index: CrawlIndex, lease_s: float = 60) -> Source:
     claimed = index.claim_source(lease_s)
     assert claimed is not None
@@ -465,8 +469,8 @@ def test_what_a_source_says_of_itself_comes_back_from_the_queue(index: CrawlInde
 def test_a_lease_that_ran_out_is_given_to_the_next_before_the_rest_of_the_queue(index: CrawlIndex) -> None:
     first, second = source("1.wacz"), source("2.wacz")
     index.queue_sources([first, second])
-    assert index.claim_source(0.05) == first
-    time.sleep(0.1)
+    assert index.claim_source(LEAST_S) == first
+    time.sleep(2 * LEAST_S)
     assert index.claim_source(60) == first
     assert index.claim_source(60) == second
     assert index.claim_source(60) is None
@@ -474,10 +478,10 @@ def test_a_lease_that_ran_out_is_given_to_the_next_before_the_rest_of_the_queue(
 
 def test_a_renewed_lease_does_not_run_out(index: CrawlIndex) -> None:
     index.queue_sources([source()])
-    claimed = claim(index, 0.2)
+    claimed = claim(index, LEAST_S)
     assert claimed == source()
     index.renew_lease(claimed, 60)
-    time.sleep(0.3)
+    time.sleep(2 * LEAST_S)
     assert index.claim_source(60) is None
 
 
@@ -497,11 +501,11 @@ def test_a_released_source_can_be_queued_again(index: CrawlIndex) -> None:
 def taken_over(index: CrawlIndex, *, is_begun: bool = True) -> tuple[Source, Source]:
     """A source as the process has it whose lease ran out, and as that one which has claimed it since."""
     index.queue_sources([source()])
-    first = claim(index, 0.05)
+    first = claim(index, LEAST_S)
     if is_begun:
         index.begin_source(first, "stored")
         index.add_imported(first, [record()], [capture()])
-    time.sleep(0.1)
+    time.sleep(2 * LEAST_S)
     second = claim(index)
     assert first.token != second.token
     assert "" not in (first.token, second.token)
@@ -569,9 +573,9 @@ def test_nobody_has_what_was_begun_before_without_beginning_it(index: CrawlIndex
 
 def test_a_source_that_nobody_took_over_is_still_that_of_who_was_silent(index: CrawlIndex) -> None:
     index.queue_sources([source()])
-    entered = claim(index, 0.05)
+    entered = claim(index, LEAST_S)
     index.begin_source(entered, "stored")
-    time.sleep(0.1)
+    time.sleep(2 * LEAST_S)
     index.add_imported(entered, [record()])
     index.end_source(entered, Counts(1))
     assert index.find("x", [ONE]) == [record()]

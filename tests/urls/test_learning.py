@@ -187,16 +187,16 @@ def test_urls_with_very_many_parameters_are_compared_in_linear_time() -> None:
 def test_rules_of_very_many_hosts_are_learnt_in_linear_time() -> None:
     pages = [
         (f"http://host{host}.org/{number}{query}", f"{host} {number}")
-        for host in range(3_000)
+        for host in range(1_500)
         for number in range(10)
         for query in ("", "?sid=1")
     ]
     begun = time.process_time()
-    assert len(learn(facts(pages), min_share=0.5)) == 3_000
+    assert len(learn(facts(pages), min_share=0.5)) == 1_500
     # Links with rel=canonical suggest the same rules.
     nominated = Counter(
-        {(UrlRule("ignore-parameter", f"host{host}.org", "sid"),): 10 for host in range(3_000)}
+        {(UrlRule("ignore-parameter", f"host{host}.org", "sid"),): 10 for host in range(1_500)}
     )
     found = learn(facts(pages), nominated, min_share=0.99)
-    assert [rule.enabled for rule in found] == [False] * 3_000
-    assert time.process_time() - begun < 40
+    assert [rule.enabled for rule in found] == [False] * 1_500
+    assert time.process_time() - begun < 20
