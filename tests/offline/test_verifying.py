@@ -894,7 +894,9 @@ def test_a_hard_link_to_a_file_before_is_an_original_since_it_keeps_the_content(
     kept.hardlink_to(folder / "a.warc.gz")
     result = verify(pairs, work=tmp_path, originals=[kept])
     # Only the file that AFTER lacks is a finding, not the revisits that lead to its content.
-    assert {(finding.before, finding.after) for finding in result.findings} == {(str(folder / "a.warc.gz"), None)}
+    assert {(finding.before, finding.after) for finding in result.findings} == {
+        (str(folder / "a.warc.gz"), None)
+    }
 
 
 def test_another_payload_of_the_same_second_is_noted(tmp_path: Path) -> None:
