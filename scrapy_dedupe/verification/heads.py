@@ -21,11 +21,12 @@ if TYPE_CHECKING:
     from scrapy_dedupe.warc.reading import StoredRecord
 
 FORMER, NONE = b"former-", b"none"
-CONCURRENT_TO, LENGTH = b"warc-concurrent-to", b"content-length"
+REFERS_TO, CONCURRENT_TO, LENGTH = b"warc-refers-to", b"warc-concurrent-to", b"content-length"
 
 _KEPT_ORDERS = 256
 _PLAIN = re.compile(rb"(?:[ -~]*\r\n)+")
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f]")
+_REFERRED_ID = re.compile(rb"<[^\s<>]+>|[^\s<>]+")
 _USUAL_DIGEST = re.compile(r"sha1:[A-Z2-7]{32}")
 
 Field = tuple[bytes, bytes]
@@ -168,7 +169,7 @@ def kept_faults(
     faults = []
     if new.version != old.version:
         faults.append(f"the version is {shown(new.version)}, but was {shown(old.version)}")
-    faults += _stray_faults(old, new) + rest_faults(old, new, changing)
+    faults += _stray_faults(old, new) + rest_faults(old, new, changing) + _link_faults(old, new)
     # A link that is gone or was added is found in the evidence.
     links = zip(old.values(CONCURRENT_TO), new.values(CONCURRENT_TO), strict=False)
     changed[CONCURRENT_TO] = [was for was, value in links if was != value]
@@ -193,6 +194,16 @@ def kept_faults(
         if name not in first and (name, value) not in came and not (value == b"" and (name, NONE) in came)
     ]
     return faults
+
+
+def _link_faults(old: Head, new: Head) -> list[str]:
+    """Problems in the form of new references to record ids. The evidence has ids without their angle brackets."""
+    return [
+        f"{title(name)} is {shown(value)}, which is not a record id"
+        for name in (REFERS_TO, CONCURRENT_TO)
+        for value in new.values(name)
+        if not _REFERRED_ID.fullmatch(value) and value not in old.values(name)
+    ]
 
 
 def rest_faults(old: Head, new: Head, changing: tuple[bytes, ...]) -> list[str]:

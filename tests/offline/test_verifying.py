@@ -693,6 +693,9 @@ def test_an_arc_file_may_have_become_a_warc_file(tmp_path: Path) -> None:
 @settings(max_examples=examples(60), deadline=None)
 @given(position=st.integers(0, 10**9), bit=st.integers(0, 7), name=st.sampled_from(["a.warc.gz", "b.warc"]))
 @example(position=603, bit=1, name="b.warc").via("the last bracket of WARC-Refers-To")
+@example(position=3224, bit=1, name="b.warc").via(
+    "the last bracket of WARC-Refers-To in a record of metadata"
+)
 def test_no_flipped_bit_of_a_plain_or_compressed_file_goes_unseen(
     tmp_path_factory: pytest.TempPathFactory, position: int, bit: int, name: str
 ) -> None:
