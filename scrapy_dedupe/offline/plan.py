@@ -142,6 +142,7 @@ def _joined(task: PlanTask, joins: Joins, slices: Path, faults: Faults) -> tuple
 
 def _check_lines(task: PlanTask, joins: Joins, faults: Faults) -> None:
     """Read the records of lines that do not match their rows. A line that differs from its record is a fault."""
+    joins.run([queries.MATCHED])
     lines: dict[int, list[tuple[int, ManifestLine]]] = {}
     names = {file.id: file.name for file in task.files}
     for number, file, offset, length, uri, date, label, value in joins.fetch(queries.UNMATCHED):

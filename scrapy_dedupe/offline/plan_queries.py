@@ -17,12 +17,6 @@ _MATCHES: Final = """
     AND CASE l.label WHEN 'md5' THEN r.md5 WHEN 'sha1' THEN r.sha1 WHEN 'sha256' THEN r.sha256 ELSE r.sha512 END = l.value
 """
 
-UNMATCHED: Final = f"""
-SELECT l.line, l.file, l."offset", l.length, l.uri, l.date, l.label, l.value FROM line l
-LEFT JOIN row r ON {_MATCHES} WHERE l.role > 0 AND r.file IS NULL ORDER BY l.line
-"""
-"""Lines of originals and copies whose row is missing or differs."""
-
 NO_RECORD: Final = """
 SELECT l.file, l."offset" FROM line l LEFT JOIN row r ON r.file = l.file AND r."offset" = l."offset"
 WHERE l.role = 0 AND r.file IS NULL AND l.file IN (SELECT file FROM row_file) ORDER BY l.line
@@ -42,13 +36,23 @@ _LINE: Final = """
     FROM line
 """
 
+MATCHED: Final = f"""
+CREATE TABLE matched AS SELECT {_CAPTURE} FROM ({_LINE}) l JOIN row r ON {_MATCHES} WHERE l.role > 0
+"""
+"""Lines of originals and copies that match their row, with its values (``matched``)."""
+
+UNMATCHED: Final = """
+SELECT l.line, l.file, l."offset", l.length, l.uri, l.date, l.label, l.value FROM line l
+ANTI JOIN matched m ON m.line = l.line WHERE l.role > 0 ORDER BY l.line
+"""
+"""Lines of originals and copies whose row is missing or differs."""
+
 SURVEYED: Final = [
     f"""
 CREATE TABLE capture AS
-SELECT {_CAPTURE} FROM ({_LINE}) l JOIN row r ON {_MATCHES} WHERE l.role > 0
-UNION ALL
-SELECT {_CAPTURE} FROM ({_LINE}) l JOIN checked r ON r.line = l.line
+SELECT * FROM matched UNION ALL SELECT {_CAPTURE} FROM ({_LINE}) l JOIN checked r ON r.line = l.line
 """,
+    "DROP TABLE matched",
     "CREATE TABLE named_by AS SELECT line, file, unnest(concurrent_to) AS id_key FROM capture",
     # Captures that have no line of an original or copy.
     """
