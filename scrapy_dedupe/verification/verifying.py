@@ -18,7 +18,6 @@ import tempfile
 import time
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -137,11 +136,18 @@ def verify(
     work.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="verify-", dir=work))
     try:
+        known = dict(enumerate(facts))
         tasks = [
             PairComparison(
-                number, *pair, folder / f"{number}.sqlite", number >= len(pairs), keep_going, facts_before
+                number,
+                before,
+                after,
+                folder / f"{number}.sqlite",
+                number >= len(pairs),
+                keep_going,
+                known.get(number),
             )
-            for number, (pair, facts_before) in enumerate(zip_longest(files, facts))
+            for number, (before, after) in enumerate(files)
         ]
         watch.begin("verify", sum(size_of(file) for task in tasks for file in task.files))
         for _, done in run_jobs(compare, tasks, jobs):
