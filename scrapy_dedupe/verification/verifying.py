@@ -17,7 +17,6 @@ import tempfile
 import time
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -135,6 +134,7 @@ def verify(
     work.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="verify-", dir=work))
     try:
+        known = dict(enumerate(facts))
         tasks = [
             PairComparison(
                 number,
@@ -143,9 +143,9 @@ def verify(
                 folder / f"{number}.sqlite",
                 number >= len(pairs),
                 keep_going,
-                facts_before,
+                known.get(number),
             )
-            for number, ((before, after), facts_before) in enumerate(zip_longest(files, facts))
+            for number, (before, after) in enumerate(files)
         ]
         watch.begin("verify", sum(size_of(file) for task in tasks for file in task.files))
         for _, done in run_jobs(compare, tasks, jobs):
