@@ -61,8 +61,8 @@ def test_an_import_as_json(call: Callable[..., Any], url: str, tmp_path: Path) -
 def test_an_import_names_the_setting_for_digests_that_crawls_would_not_find(
     call: Callable[..., Any], url: str, tmp_path: Path
 ) -> None:
-    sha1 = {"digest": f"sha1:{sha1_base32(1)}"}
-    path = write_wacz(tmp_path / "a.wacz", [line(1, **sha1), line(2), line(3, digest=f"md5:{'0' * 31}a")])
+    lines = [line(1, digest=f"sha1:{sha1_base32(1)}"), line(2), line(3, digest=f"md5:{'0' * 31}a")]
+    path = write_wacz(tmp_path / "a.wacz", lines)
     called = call("import", str(path), "--store", url)
     assert called.code == 0
     again = "Crawls with the present settings do not find them, and store their payloads again."
