@@ -61,6 +61,9 @@ _OF_REFERENCES: Final = (
 # A Former-NAME field may be added for each field, and a reference may be added.
 _MAX_CHANGED_BYTES: Final = MAX_HEAD_BYTES // 3
 
+# ASCII white space of texts, which readers strip; `bytes.strip` leaves the separators.
+_WHITE_SPACE: Final = b" \t\n\r\v\f\x1c\x1d\x1e\x1f"
+
 _NAMESPACE: Final = uuid.UUID("5d8a3a4e-6f0b-4b57-9a53-0c7d41b2f6ce")  # of ids of revisits
 # Placeholders that compress no better than a real id and digest.
 _SOME_ID: Final = b"<urn:uuid:7d4f1b0a-93c6-4e5d-8a2f-6b1c9e0d3f58>"
@@ -97,9 +100,7 @@ def revisit_id(old_id: bytes) -> bytes:
 
 def bare(value: bytes) -> bytes:
     """An id or URI without surrounding angle brackets, and without the white space that readers strip."""
-    value = value.strip()
-    if not value.isascii():
-        value = _stripped(value)
+    value = value.strip(_WHITE_SPACE) if value.isascii() else _stripped(value)
     return value[1:-1] if value.startswith(b"<") and value.endswith(b">") else value
 
 

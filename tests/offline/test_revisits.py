@@ -6,7 +6,7 @@ import base64
 import hashlib
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from scrapy_dedupe.offline.restored_records import BLOCK_DIGEST, as_response, pointed_back
@@ -21,6 +21,7 @@ from scrapy_dedupe.offline.revisits import (
     with_concurrent,
 )
 from scrapy_dedupe.warc.raw_heads import RawHead
+from scrapy_dedupe.warc.references import bare_id
 
 BLOCK = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n"
 SHA1 = hashlib.sha1(BLOCK, usedforsecurity=False).digest()
@@ -92,6 +93,13 @@ def test_the_id_of_a_revisit_depends_on_the_old_one_alone() -> None:
     assert revisit_id(OLD_ID) == b"<urn:uuid:a40a39f4-df9d-54e8-a5db-09b1e1a247b8>"
     assert revisit_id(bare(OLD_ID)) == revisit_id(OLD_ID)
     assert revisit_id(b"<urn:uuid:other>") != revisit_id(OLD_ID)
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_characters="<>"), min_size=1))
+@example("urn:x\x1f")
+def test_ids_are_bare_as_readers_read_them(text: str) -> None:
+    for written in (text, f"<{text.strip() or 'x'}>"):
+        assert bare(written.encode()).decode() == (bare_id(written) or "")
 
 
 def test_an_original_without_id_is_named_by_uri_and_date() -> None:
