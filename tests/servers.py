@@ -85,7 +85,7 @@ class RedisServer:
         assert self._process.poll() is None, (self.folder / "server.log").read_text(errors="replace")
         try:
             # Another server may have taken the port since.
-            return Path(client.config_get("dir")["dir"]) == self.folder.resolve()
+            return Path(str(client.config_get("dir")["dir"])) == self.folder.resolve()
         except redis.ConnectionError:
             return False
 
