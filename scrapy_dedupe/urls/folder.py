@@ -277,14 +277,25 @@ class FilterFolder:
             bloom = self._with_settings(bloom)
         self._filter = self._with_exact_set(bloom) if self.confirm else bloom
         if self.last_stop is LastStop.NONE:
-            self._take_over()
-            # Create this journal last: without a snapshot it means that a run was killed.
-            done.open()
+            with self._clearing_a_new_job():
+                self._take_over()
+                # Create this journal last: without a snapshot it means that a run was killed.
+                done.open()
         if self.last_stop is LastStop.CLEAN:
             # Without the snapshot the run counts as unclean if it is killed. Nothing was recorded before this line.
             self.snapshot.unlink()
             sync_folder(self.folder)
         self._stored = None
+
+    @contextmanager
+    def _clearing_a_new_job(self) -> Iterator[None]:
+        """Clear the journal of seen requests of a new job after an error, since it would count as that of an earlier run."""
+        try:
+            yield
+        except BaseException:
+            if self.last_stop is LastStop.NONE and not self.snapshot.exists():
+                self.seen_journal.clear()
+            raise
 
     def _warn_of_lost_bytes(self) -> None:
         done, seen = self.done_journal, self.seen_journal

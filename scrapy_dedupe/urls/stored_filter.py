@@ -164,17 +164,18 @@ class StoredFilter(FilterFolder):
         journal, imported = self._list, AddedFingerprints()
         # Removes data that was never committed.
         journal.open(None if self._stored is None else self._stored.seen_bytes)
-        if self.last_stop is LastStop.NONE:
-            journal.clear()
-            imported = self._import_scrapy_file(journal)
-        added = self._record(journal, fingerprints)
-        journal.sync()
-        if self.last_stop is not LastStop.CUT:
-            # The journal of done requests of a new job stays empty; the next run writes its header.
-            done_bytes = 0 if self._stored is None else self._stored.done_bytes
-            self._stored = self._write_snapshot(self.filter, done_bytes)
-            self.seen_journal.check(self._stored.seen_bytes)
-            self._filter, self.last_stop = None, LastStop.CLEAN
+        with self._clearing_a_new_job():
+            if self.last_stop is LastStop.NONE:
+                journal.clear()
+                imported = self._import_scrapy_file(journal)
+            added = self._record(journal, fingerprints)
+            journal.sync()
+            if self.last_stop is not LastStop.CUT:
+                # The journal of done requests of a new job stays empty; the next run writes its header.
+                done_bytes = 0 if self._stored is None else self._stored.done_bytes
+                self._stored = self._write_snapshot(self.filter, done_bytes)
+                self.seen_journal.check(self._stored.seen_bytes)
+                self._filter, self.last_stop = None, LastStop.CLEAN
         if self.forgotten.has_taken:
             items = self.forgotten_journal.fingerprints()
             self.forgotten_journal.rewrite(item for item in items if not self.forgotten.was_taken(item))

@@ -672,3 +672,37 @@ def test_a_journal_that_was_replaced_before_it_was_locked_is_in_use(
         second.lock()
     assert list(first.fingerprints()) == [b"a"]
     first.close()
+
+
+def test_a_start_of_a_new_job_that_fails_is_no_earlier_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "requests.seen").write_bytes(b"6161\n")
+    done = folder_at(tmp_path)
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as context:
+        context.setattr(done.done_journal, "open", full)
+        with pytest.raises(StoreUnavailable):
+            done.open(100, 1e-6)
+    opened = folder_at(tmp_path).open(100, 1e-6)
+    assert (opened.last_stop, opened.warnings) == (LastStop.NONE, [])
+    assert b"aa" in opened.filter
+    opened.abandon()
+
+
+@pytest.mark.parametrize("tail", [b"", b"\x09\x00\x00\x00torn", bytes(4_096)], ids=["none", "torn", "zeros"])
+def test_after_a_kill_only_an_incomplete_end_is_reported(tmp_path: Path, tail: bytes) -> None:
+    folder = run(tmp_path, b"a", b"b")
+    folder.done_journal.append([b"a"])
+    folder.abandon()
+    with folder.done_journal.path.open("ab") as file:
+        file.write(tail)
+    opened = folder_at(tmp_path).open(100, 1e-6)
+    assert opened.last_stop is LastStop.CUT
+    assert (b"a" in opened.filter, b"b" in opened.filter) == (True, False)
+    expected = f"The last {len(tail):,} bytes of {folder.done_journal.path} were incomplete or damaged"
+    assert [text.startswith(expected) for text in opened.warnings] == [True] * bool(tail)
+    opened.abandon()

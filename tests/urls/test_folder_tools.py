@@ -245,6 +245,17 @@ def test_a_filter_that_is_made_takes_scrapys_own_file_over(job: Path) -> None:
     assert answers(job, [b"aa", b"b", b"c"]) == {b"aa", b"b", b"c"}
 
 
+def test_an_import_into_a_new_job_that_ends_in_an_error_is_no_earlier_run(job: Path) -> None:
+    def broken() -> Iterable[bytes]:
+        yield from (b"%d" % number for number in range(25_000))
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError), stored_at(job, create=True) as stored:
+        stored.add_many(broken())
+    opened = next_run(job)
+    assert (opened.last_stop, opened.warnings) == (LastStop.NONE, [])
+
+
 def test_an_import_that_ends_in_an_error_leaves_a_clean_stop_as_it_was(job: Path) -> None:
     run(job, [b"a"], [b"a"])
 
