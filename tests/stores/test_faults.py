@@ -8,10 +8,11 @@ import sqlite3
 import ssl
 import threading
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import redis
+import unsynced
 from exchange_servers import certificate
 from scrapy.settings import Settings
 from waiting import wait_until
@@ -138,6 +139,21 @@ def test_files_that_a_url_names_and_that_are_not_there(tmp_path: Path) -> None:
             f"rediss://{address}/0?ssl_ca_certs={tmp_path}/absent.pem",
         ):
             assert "Check the files in the URL" in told(url)
+
+
+def test_a_power_failure_leaves_a_file_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[sqlite3.Connection] = []
+
+    def connect(*args: Any, **options: Any) -> sqlite3.Connection:
+        opened.append(unsynced.connect.func(*args, **options))
+        return opened[-1]
+
+    # Other tests do not wait for the disk.
+    monkeypatch.setattr(sqlite3, "connect", connect)
+    with closing(open_store(f"sqlite:///{tmp_path / 'd.sqlite'}")):
+        found = [connection.execute("PRAGMA synchronous").fetchone()[0] for connection in opened]
+        assert found
+        assert set(found) <= {1, 2}  # NORMAL or FULL
 
 
 def test_a_file_that_another_process_holds(tmp_path: Path) -> None:
