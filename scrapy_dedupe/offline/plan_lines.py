@@ -104,44 +104,60 @@ CREATE TABLE line AS SELECT * EXCLUDE (first, is_main),
 FROM referred
 """
 
-_PLACED: Final = """
-CREATE TABLE placed AS SELECT r.file, r."offset", r.length, r.target_uri AS uri, r.target_date AS date, r.{algorithm} AS value,
-    r.blake2b, r.size_bytes, r.is_alone,
-    row_number() OVER (PARTITION BY r.{algorithm} ORDER BY r.date_key, f.name, r."offset") AS place,
-    count(*) OVER (PARTITION BY r.{algorithm}) AS lines
-FROM row r JOIN file f ON f.file = r.file WHERE r.is_listed
+# Digests of which not all records have the same payload, or can replace each other. Only these need a comparison.
+_MIXED: Final = """
+CREATE TABLE mixed AS SELECT {algorithm} AS value FROM row WHERE is_listed GROUP BY value
+HAVING count(*) > 1 AND (min(blake2b) <> max(blake2b) OR min(size_bytes) <> max(size_bytes) OR bool_or(is_alone))
 """
-_PAYLOADS: Final = """
-CREATE TABLE payload AS SELECT * EXCLUDE (blake2b, size_bytes),
-    min(place) OVER (
-        PARTITION BY value, blake2b, size_bytes, CASE WHEN is_alone AND lines > 1 THEN place ELSE 0 END
-    ) AS first
-FROM placed
+# The place of the first record of the payload, in the order of the records of the digest.
+_DIVIDED: Final = """
+CREATE TABLE divided AS SELECT file, "offset", value, is_alone, min(place) OVER (
+    PARTITION BY value, blake2b, size_bytes, CASE WHEN is_alone THEN place ELSE 0 END
+) AS first FROM (
+    SELECT r.file, r."offset", r.{algorithm} AS value, r.blake2b, r.size_bytes, r.is_alone,
+        row_number() OVER (PARTITION BY r.{algorithm} ORDER BY r.date_key, f.place, r."offset") AS place
+    FROM row r JOIN file f ON f.file = r.file JOIN mixed m ON m.value = r.{algorithm} WHERE r.is_listed
+)
 """
-_NUMBERED: Final = """
-CREATE TABLE numbered AS SELECT *,
-    row_number() OVER (ORDER BY value, first, place) AS line,
-    dense_rank() OVER (PARTITION BY value ORDER BY first) AS extension,
-    row_number() OVER (PARTITION BY value, first ORDER BY place) AS copy,
-    count(*) OVER (PARTITION BY value, first) AS copies
-FROM payload
+_SORTED: Final = """
+CREATE TABLE sorted AS SELECT r.{algorithm} AS value, coalesce(d.first, 1) AS first, r.file, r."offset", r.length,
+    r.target_uri AS uri, r.target_date AS date
+FROM row r JOIN file f ON f.file = r.file LEFT JOIN divided d ON d.file = r.file AND d."offset" = r."offset"
+WHERE r.is_listed ORDER BY value, first, r.date_key, f.place, r."offset"
 """
+# Windows without PARTITION BY and ORDER BY read the sorted rows once, and need no memory.
 _LINES_OF_ROWS: Final = """
-CREATE TABLE line AS SELECT n.line, n.file, n."offset", n.length, '{algorithm}' AS label, n.value, {key} AS listed_key,
-    n.extension, n.copy, n.uri, n.date, o.uri AS refers_uri, o.date AS refers_date, o.line AS original,
-    CASE WHEN n.copy > 1 THEN 2 WHEN n.copies > 1 THEN 1 ELSE 0 END AS role
-FROM numbered n LEFT JOIN numbered o ON n.copy > 1 AND o.value = n.value AND o.first = n.first AND o.copy = 1
+SELECT line, file, "offset", length, '{algorithm}' AS label, value, {key} AS listed_key,
+    payloads - max(CASE WHEN starts_digest THEN payloads END) OVER so_far + 1 AS extension, line - first_line + 1 AS copy, uri, date,
+    CASE WHEN NOT starts_payload THEN max_by(uri, line) FILTER (starts_payload) OVER so_far END AS refers_uri,
+    CASE WHEN NOT starts_payload THEN max_by(date, line) FILTER (starts_payload) OVER so_far END AS refers_date,
+    CASE WHEN NOT starts_payload THEN first_line END AS original,
+    CASE WHEN NOT starts_payload THEN 2 WHEN NOT ends_payload THEN 1 ELSE 0 END AS role
+FROM (
+    SELECT *, max(CASE WHEN starts_payload THEN line END) OVER so_far AS first_line,
+        count(*) FILTER (starts_payload) OVER so_far AS payloads
+    FROM (
+        SELECT *, row_number() OVER () AS line, lag(value) OVER () IS DISTINCT FROM value AS starts_digest,
+            lag((value, first)) OVER () IS DISTINCT FROM (value, first) AS starts_payload,
+            lead((value, first)) OVER () IS DISTINCT FROM (value, first) AS ends_payload
+        FROM sorted
+    ) WINDOW so_far AS (ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)
+) WINDOW so_far AS (ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)
 """
 _COUNTS: Final = """
-SELECT count(*), count(DISTINCT CASE WHEN lines > 1 THEN value END), count(CASE WHEN lines > 1 THEN 1 END), (
-    SELECT count(*) FROM (
-        SELECT value FROM payload WHERE lines > 1 AND NOT is_alone GROUP BY value HAVING count(DISTINCT first) > 1
-    )
-), count(CASE WHEN lines > 1 AND is_alone THEN 1 END) FROM payload
+SELECT count(*), count(CASE WHEN starts AND NOT ends THEN 1 END), count(CASE WHEN NOT (starts AND ends) THEN 1 END),
+    (SELECT count(*) FROM (SELECT value FROM divided WHERE NOT is_alone GROUP BY value HAVING count(DISTINCT first) > 1)),
+    (SELECT count(*) FROM divided WHERE is_alone)
+FROM (
+    SELECT lag(value) OVER () IS DISTINCT FROM value AS starts, lead(value) OVER () IS DISTINCT FROM value AS ends FROM sorted
+)
 """
 # Both files are in the order of the manifest. Without ORDER BY, DuckDB needs no memory for the result.
 _LINES: Final = """
 SELECT file, "offset", length, uri, date, label, value, extension, copy, refers_uri, refers_date FROM read_parquet({source})
+"""
+_USED: Final = """
+SELECT file, list(DISTINCT label ORDER BY label) FROM read_parquet({source}) WHERE role > 0 GROUP BY file
 """
 _IN_FILE: Final = """
 SELECT {file}, "offset", length, target_uri, target_date, '{algorithm}', {algorithm} FROM read_parquet({source})
@@ -213,7 +229,7 @@ def write_lines(
                 line.refers_to_date,
             )
 
-    with _lines_engine(folder) as engine:
+    with _lines_engine(folder) as (engine, path):
         create_table(engine, "listed", _LISTED)
         insert_rows(engine, "listed", _LISTED, rows())
         main = [name for name, (_, is_main) in listed.items() if is_main]
@@ -233,7 +249,7 @@ def write_lines(
                 "the original of this copy is in none of the manifests. Name the manifest that lists it with --originals",
             )
         engine.execute(_LINES_OF_MANIFESTS)
-        return _planned(engine, listed), marks.hexdigest()
+        return _written(engine, "SELECT * FROM line ORDER BY line", path, listed), marks.hexdigest()
 
 
 def number_rows(
@@ -243,41 +259,41 @@ def number_rows(
 
     Return the files in the same order. Raises ArchiveError if the disk is full.
     """
-    with _lines_engine(folder) as engine:
+    with _lines_engine(folder) as (engine, path):
         view_rows(engine, dict(enumerate(rows.values(), 1)))
-        columns = {"file": "BIGINT", "name": "BLOB"}
+        columns = {"file": "BIGINT", "place": "BIGINT"}
         create_table(engine, "file", columns)
-        names = (name.encode("utf-8", "surrogateescape") for name in rows)
-        insert_rows(engine, "file", columns, enumerate(names, 1))
-        engine.execute(_PLACED.format(algorithm=algorithm))
-        engine.execute(_PAYLOADS)
-        engine.execute("DROP TABLE placed")
+        names = {name: name.encode("utf-8", "surrogateescape") for name in rows}
+        places = {name: place for place, name in enumerate(sorted(rows, key=names.__getitem__))}
+        insert_rows(engine, "file", columns, enumerate(map(places.__getitem__, rows), 1))
+        engine.execute("SET preserve_insertion_order = true")
+        for statement in (_MIXED, _DIVIDED, _SORTED):
+            engine.execute(statement.format(algorithm=algorithm))
         (counts,) = engine.execute(_COUNTS).fetchall()
-        engine.execute(_NUMBERED)
-        engine.execute("DROP TABLE payload")
-        key = f"'{algorithm}:' || lower(hex(n.value))"
+        key = f"'{algorithm}:' || lower(hex(value))"
         if algorithm == "sha1":  # compared in Base32
-            key = "sha1_key(n.value)"
+            key = "sha1_key(value)"
             engine.create_function("sha1_key", _sha1_key, ["BLOB"], "VARCHAR")
-        engine.execute(_LINES_OF_ROWS.format(algorithm=algorithm, key=key))
-        return _planned(engine, dict.fromkeys(rows, (True, True))), CollisionCounts(*counts)
+        query = _LINES_OF_ROWS.format(algorithm=algorithm, key=key)
+        return _written(engine, query, path, dict.fromkeys(rows, (True, True))), CollisionCounts(*counts)
 
 
 @contextmanager
-def _lines_engine(folder: Path) -> Iterator[Any]:
-    """DuckDB, whose table ``line`` is written to ``lines.parquet`` at the end."""
+def _lines_engine(folder: Path) -> Iterator[tuple[Any, Path]]:
+    """DuckDB, and the temporary path of ``lines.parquet``, which exists after the block."""
     path, scratch = folder / LINES_FILE, folder / "scratch"
     with writing(path), whole_file.replacing_from(path, suffix=".new") as temporary:
         with open_engine(PURPOSE, lambda text: refused(path, text), scratch) as engine:
-            yield engine
-            copy_to(engine, "SELECT * FROM line ORDER BY line", temporary, {})
+            yield engine, temporary
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _planned(engine: Any, files: Mapping[str, tuple[bool, bool]]) -> list[PlannedFile]:
-    """The files with these names, and their values ``is_output`` and ``is_main``."""
-    query = "SELECT file, list(DISTINCT label ORDER BY label) FROM line WHERE role > 0 GROUP BY file"
-    used = dict(engine.execute(query).fetchall())
+def _written(
+    engine: Any, query: str, path: Path, files: Mapping[str, tuple[bool, bool]]
+) -> list[PlannedFile]:
+    """Write the lines of a query to *path*; return the files with these names, and their values ``is_output`` and ``is_main``."""
+    copy_to(engine, query, path, {})
+    used = dict(engine.execute(_USED.format(source=source(path))).fetchall())
     return [
         PlannedFile(number, name, is_output, is_main, number in used, used.get(number, []))
         for number, (name, (is_output, is_main)) in enumerate(files.items(), 1)

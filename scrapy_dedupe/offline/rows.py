@@ -56,7 +56,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from scrapy_dedupe.errors import ArchiveError
 from scrapy_dedupe.files import whole_file
-from scrapy_dedupe.stores.duckdb import open_engine, quoted
+from scrapy_dedupe.stores.duckdb import open_engine, quoted, source
 from scrapy_dedupe.tasks.state import writing
 
 if TYPE_CHECKING:
@@ -73,6 +73,9 @@ SECOND: Final = "blake2b"
 
 _KEY: Final = "scrapy-dedupe"
 _BATCH: Final = 8_192
+# Rows in memory. With heads of usual size, more of them would exceed DuckDB's limit, which then writes them to scratch files
+# several times.
+_MOST_ROWS: Final = 8 * _BATCH
 
 
 class RecordRow(NamedTuple):
@@ -164,11 +167,19 @@ def write_rows(path: Path, rows: Iterable[RecordRow]) -> None:
     with writing(path), whole_file.replacing_from(path, suffix=".new") as temporary:
         scratch = temporary.with_name(f"{temporary.name}.scratch")
         with open_engine(PURPOSE, lambda text: refused(path, text), scratch) as engine:
-            create_table(engine, "data", COLUMNS)
-            insert_rows(engine, "data", COLUMNS, rows)
             # Keep the order of the rows, since sorting rows with heads would need much memory.
             engine.execute("SET preserve_insertion_order = true")
-            copy_to(engine, "SELECT * FROM data", temporary, {"version": VERSION})
+            rest, queries = iter(rows), []
+            create_table(engine, "data", COLUMNS)
+            while insert_rows(engine, "data", COLUMNS, islice(rest, _MOST_ROWS)) == _MOST_ROWS:
+                scratch.mkdir(exist_ok=True)
+                part = scratch / f"{len(queries)}.parquet"
+                copy_to(engine, "SELECT * FROM data", part, {})
+                queries.append(f"SELECT * FROM read_parquet({source(part)})")  # noqa: S608 - a path
+                engine.execute("DROP TABLE data")
+                create_table(engine, "data", COLUMNS)
+            queries.append("SELECT * FROM data")
+            copy_to(engine, " UNION ALL ".join(queries), temporary, {"version": VERSION})
         shutil.rmtree(scratch, ignore_errors=True)
 
 
@@ -178,9 +189,9 @@ def create_table(engine: Any, table: str, columns: Mapping[str, str]) -> None:
     engine.execute(f"CREATE TABLE {table} ({described})")
 
 
-def insert_rows(engine: Any, table: str, columns: Mapping[str, str], rows: Iterable[Sequence[Any]]) -> None:
-    """Insert rows into a table in batches."""
-    left = iter(rows)
+def insert_rows(engine: Any, table: str, columns: Mapping[str, str], rows: Iterable[Sequence[Any]]) -> int:
+    """Insert rows into a table in batches; return their number."""
+    left, count = iter(rows), 0
     while batch := list(islice(left, _BATCH)):
         # DuckDB reads arrays of Python objects much faster than parameters.
         arrays = {
@@ -190,6 +201,8 @@ def insert_rows(engine: Any, table: str, columns: Mapping[str, str], rows: Itera
         engine.register("batch", arrays)
         engine.execute(f"INSERT INTO {table} SELECT * FROM batch")  # noqa: S608 - constant names
         engine.unregister("batch")
+        count += len(batch)
+    return count
 
 
 def _array(values: tuple[Any, ...], kind: str) -> Any:
