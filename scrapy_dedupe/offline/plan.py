@@ -37,7 +37,7 @@ from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.offline import plan_queries as queries
 from scrapy_dedupe.offline.eligibility import Savings, add_up
 from scrapy_dedupe.offline.manifest import ManifestLine
-from scrapy_dedupe.offline.plan_lines import LINES_FILE, bytes_text, view_rows
+from scrapy_dedupe.offline.plan_lines import LINES_FILE, bytes_text, rows_query, view_rows
 from scrapy_dedupe.offline.reference_changes import MeantRecord, Standing
 from scrapy_dedupe.offline.revisits import RevisitTarget, revisit_bytes
 from scrapy_dedupe.offline.row_scan import RowScan
@@ -46,6 +46,7 @@ from scrapy_dedupe.offline.rows import (
     PURPOSE,
     RecordRow,
     RowsTask,
+    copy_to,
     create_table,
     insert_rows,
     refused,
@@ -74,11 +75,18 @@ SIZES: Final = {"line": "BIGINT", "revisit_bytes": "BIGINT"}
 
 # More than a revisit adds to the heads of its response and the place of its original: four other ids, and digests.
 _ADDED_BYTES: Final = 2_048
+_MOST_LINES: Final = 50_000  # of a join
+_WRITTEN_ROWS: Final = 8_192
 _SLICES: Final = "slices"
+_SCRATCH: Final = "scratch"
+# The columns of all kinds; each has only some of them.
 _SLICE: Final = """
-SELECT kind, "offset", length, line, original, is_here, id, id_key, uri, date, date_key, digest, digest_key, listed_key,
-    payload_key
-FROM read_parquet([{}])
+SELECT NULL::VARCHAR AS kind, NULL::BIGINT AS "offset", NULL::BIGINT AS length, NULL::BIGINT AS line, NULL::BIGINT AS original,
+    NULL::BOOLEAN AS is_here, NULL::BLOB AS id, NULL::BLOB AS id_key, NULL::BLOB AS uri, NULL::BLOB AS date,
+    NULL::VARCHAR AS date_key, NULL::BLOB AS digest, NULL::VARCHAR AS digest_key, NULL::VARCHAR AS listed_key,
+    NULL::VARCHAR AS payload_key
+WHERE FALSE
+UNION ALL BY NAME SELECT * FROM read_parquet([{}], union_by_name = true, hive_partitioning = false)
 """
 
 
@@ -104,7 +112,7 @@ def make_plan(task: PlanTask, faults: Faults) -> tuple[dict[str, int], Savings]:
     Return the number of unchanged copies by reason, a key of `eligibility.LEFT`, and the bytes that a dry run would save; a dry
     run makes no slices. A line that differs from its record is a fault. Raises ArchiveError, and the exceptions of `Faults.add`.
     """
-    slices, scratch = task.folder / _SLICES, task.folder / "scratch"
+    slices, scratch = task.folder / _SLICES, task.folder / _SCRATCH
     made = slices.with_name(f"{_SLICES}.new")
     with writing(slices):
         # Files of a run that was killed. A dry run must keep the slices: the real run may have stored that its plan is complete.
@@ -142,7 +150,7 @@ def _joined(task: PlanTask, joins: Joins, slices: Path, faults: Faults) -> tuple
 
 def _check_lines(task: PlanTask, joins: Joins, faults: Faults) -> None:
     """Read the records of lines that do not match their rows. A line that differs from its record is a fault."""
-    joins.run([queries.MATCHED])
+    joins.add_matched(queries.LISTED, queries.MATCHED, task.folder / _SCRATCH)
     lines: dict[int, list[tuple[int, ManifestLine]]] = {}
     names = {file.id: file.name for file in task.files}
     for number, file, offset, length, uri, date, label, value in joins.fetch(queries.UNMATCHED):
@@ -277,6 +285,7 @@ class Joins:
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine
+        self._rows: Mapping[int, Path] = {}
 
     def add_lines(self, path: Path) -> None:
         """Add ``line``, the table in a Parquet file."""
@@ -284,7 +293,42 @@ class Joins:
 
     def add_rows(self, rows: Mapping[int, Path]) -> None:
         """Add ``row`` and ``row_file``, the rows of files by the number of the file."""
+        self._rows = rows
         view_rows(self._engine, rows)
+
+    def add_matched(self, listed: str, matched: str, folder: Path) -> None:
+        """Add ``listed``, the rows of a query, and ``matched``, the rows of a query that joins {listed} with the rows of {row}.
+
+        Rows of different files never match, so only some files are joined at a time, in memory. The results are Parquet files in
+        *folder*, since DuckDB would write a large wide table to scratch files several times.
+        """
+        self.run([f"CREATE TABLE listed AS {listed} ORDER BY file"])
+        batches = [*self._batches()]
+        if len(batches) < 2:
+            self.run([f"CREATE TABLE matched AS {matched.format(listed='listed', row='row')}"])
+            return
+        parts = []
+        folder.mkdir(exist_ok=True)
+        for number, rows in enumerate(batches):
+            some = f"(SELECT * FROM listed WHERE file BETWEEN {min(rows)} AND {max(rows)})"  # noqa: S608
+            part = folder / f"matched-{number}.parquet"
+            copy_to(self._engine, matched.format(listed=some, row=f"({rows_query(rows)})"), part, {})
+            parts.append(source(part))
+        self.run([f"CREATE VIEW matched AS SELECT * FROM read_parquet([{', '.join(parts)}])"])  # noqa: S608
+
+    def _batches(self) -> Iterator[dict[int, Path]]:
+        """The rows of files with listed lines, some files at a time."""
+        batch: dict[int, Path] = {}
+        lines = 0
+        for file, count in [*self.fetch("SELECT file, count(*) FROM listed GROUP BY file ORDER BY file")]:
+            if file in self._rows:
+                batch[file] = self._rows[file]
+                lines += count
+            if lines >= _MOST_LINES:
+                yield batch
+                batch, lines = {}, 0
+        if batch:
+            yield batch
 
     def add(self, table: str, columns: Mapping[str, str], rows: Iterable[Sequence[Any]]) -> None:
         """Add a table with these columns, their types, and rows."""
@@ -306,17 +350,12 @@ class Joins:
         """The rows of a query."""
         return rows_of(self._engine.execute(query))
 
-    def write_by_file(self, query: str, folder: Path) -> None:
-        """Write the rows of a query to Parquet files in ``file=N/`` below *folder*, by their column file."""
-        # Sorted, because DuckDB would keep memory for each of the files until the end. One statement that sorts and writes
-        # would need more than its limit.
-        self.run(
-            (
-                f"CREATE TABLE sorted AS {query} ORDER BY file",
-                f"COPY sorted TO {quoted(folder)} (FORMAT parquet, COMPRESSION zstd, PARTITION_BY (file))",
-                "DROP TABLE sorted",
-            )
-        )
+    def write_by_file(self, queries: Sequence[str], folder: Path) -> None:
+        """Write the rows of queries to Parquet files in ``file=N/`` below *folder*, by their column file."""
+        # Sorted, and written in small parts, because otherwise DuckDB would keep the rows of all files until the end.
+        options = "FORMAT parquet, COMPRESSION zstd, PARTITION_BY (file), APPEND"
+        self.run([f"SET partitioned_write_flush_threshold = {_WRITTEN_ROWS}"])
+        self.run(f"COPY ({query} ORDER BY file) TO {quoted(folder)} ({options})" for query in queries)
 
 
 def size_of(row: Sequence[Any]) -> tuple[int, int]:

@@ -338,10 +338,15 @@ def view_rows(engine: Any, rows: Mapping[int, Path]) -> None:
     if not rows:
         create_table(engine, "row", {"file": "BIGINT", **COLUMNS})
         return
+    engine.execute(f"CREATE VIEW row AS {rows_query(rows)}")
+
+
+def rows_query(rows: Mapping[int, Path]) -> str:
+    """A query for the view ``row`` of some files in the table ``row_file``."""
     names = ", ".join(f'r."{name}"' for name in COLUMNS)
-    engine.execute(
-        f"CREATE VIEW row AS SELECT f.file, {names} FROM read_parquet([{', '.join(map(source, rows.values()))}],"  # noqa: S608
-        " filename = true) r JOIN row_file f ON f.path = r.filename"
+    return (
+        f"SELECT f.file, {names} FROM read_parquet([{', '.join(map(source, rows.values()))}], filename = true) r"  # noqa: S608
+        " JOIN row_file f ON f.path = r.filename"
     )
 
 

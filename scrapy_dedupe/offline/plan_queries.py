@@ -4,7 +4,7 @@
 Given: the views ``line`` (`plan_lines`) and ``row`` (`rows`, with the column file), and the tables ``file`` (file, is_output)
 and ``checked`` (rows of lines that were read one by one, with the column line).
 
-Only the table ``capture`` has the values of listed records. All decisions are made in tables of numbers, which are joined to
+Only the view ``capture`` has the values of listed records. All decisions are made in tables of numbers, which are joined to
 it at the end, since joins of wide tables need several times more memory and time.
 """
 
@@ -31,28 +31,27 @@ _CAPTURE: Final = f"""
     {", ".join(f"CASE WHEN r.reason = 'damaged' THEN NULL ELSE r.{name} END AS {name}" for name in _KNOWN.split())},
     r.reason, r.unfit, r.is_chunked, r.mime, r.heads_bytes
 """
-_LINE: Final = """
-    SELECT *, octet_length(refers_uri) AS refers_uri_bytes, octet_length(refers_uri) + length(refers_date) AS refers_bytes
-    FROM line
-"""
 
-MATCHED: Final = f"""
-CREATE TABLE matched AS SELECT {_CAPTURE} FROM ({_LINE}) l JOIN row r ON {_MATCHES} WHERE l.role > 0
+LISTED: Final = """
+SELECT line, file, "offset", length, label, value, listed_key, extension, copy, role, original, uri, date,
+    octet_length(refers_uri) AS refers_uri_bytes, octet_length(refers_uri) + length(refers_date) AS refers_bytes
+FROM line WHERE role > 0
 """
-"""Lines of originals and copies that match their row, with its values (``matched``)."""
+"""Lines of originals and copies (``listed``)."""
+
+MATCHED: Final = f"SELECT {_CAPTURE} FROM {{listed}} l JOIN {{row}} r ON {_MATCHES}"
+"""Those that match their row, with its values (``matched``). Only rows of the same file are joined."""
 
 UNMATCHED: Final = """
-SELECT l.line, l.file, l."offset", l.length, l.uri, l.date, l.label, l.value FROM line l
-ANTI JOIN matched m ON m.line = l.line WHERE l.role > 0 ORDER BY l.line
+SELECT l.line, l.file, l."offset", l.length, l.uri, l.date, l.label, l.value FROM listed l
+ANTI JOIN matched m ON m.line = l.line ORDER BY l.line
 """
-"""Lines of originals and copies whose row is missing or differs."""
+"""Those whose row is missing or differs."""
 
 SURVEYED: Final = [
-    f"""
-CREATE TABLE capture AS
-SELECT * FROM matched UNION ALL SELECT {_CAPTURE} FROM ({_LINE}) l JOIN checked r ON r.line = l.line
-""",
-    "DROP TABLE matched",
+    f"CREATE TABLE checked_capture AS SELECT {_CAPTURE} FROM listed l JOIN checked r ON r.line = l.line",
+    "DROP TABLE listed",
+    "CREATE VIEW capture AS SELECT * FROM matched UNION ALL SELECT * FROM checked_capture",
     "CREATE TABLE named_by AS SELECT line, file, unnest(concurrent_to) AS id_key FROM capture",
     # Captures that have no line of an original or copy.
     """
@@ -332,31 +331,23 @@ SELECT n.file, c.line, c.id, c.uri, c.date, c.digest FROM (
 ) n JOIN capture c ON c.line = n.original
 """,
     "DROP TABLE converted",
-    "DROP TABLE capture",
 ]
 """What the references in each rewritten file may mean."""
 
-SLICE_ROWS: Final = """
-SELECT file, kind, "offset", length, line, original, is_here, id, id_key, uri, date, date_key, digest, digest_key, listed_key,
-    payload_key FROM (
-    SELECT file, 'change' AS kind, "offset", length, NULL AS line, original, NULL AS is_here, NULL AS id, NULL AS id_key,
-        NULL AS uri, NULL AS date, NULL AS date_key, NULL AS digest, NULL AS digest_key, NULL AS listed_key,
-        NULL AS payload_key
-    FROM change
-    UNION ALL
-    SELECT file, 'original', NULL, NULL, line, NULL, NULL, id, NULL, uri, date, NULL, digest, NULL, NULL, NULL FROM target
-    UNION ALL
-    SELECT file, 'capture', NULL, NULL, line, original, is_here, id, id_key, uri, NULL, date_key, NULL, digest_key, listed_key,
-        payload_key
-    FROM meant
-    UNION ALL
-    SELECT file, 'standing', NULL, NULL, NULL, NULL, is_here, NULL, id_key, uri, NULL, date_key, NULL, NULL, NULL, NULL
-    FROM (
-        SELECT w.file, s.file = w.file AS is_here, s.id_key, s.uri, s.date_key FROM wanted_id w
-        JOIN standing s ON s.id_key = w.id_key
-        UNION SELECT w.file, s.file = w.file AS is_here, s.id_key, s.uri, s.date_key FROM wanted_place w
-        JOIN standing s ON s.uri = w.uri AND substr(s.date_key, 1, 19) = w.second
-    )
-)
-"""
+SLICE_ROWS: Final = [
+    """SELECT file, 'change' AS kind, "offset", length, original FROM change""",
+    "SELECT file, 'original' AS kind, line, id, uri, date, digest FROM target",
+    """
+SELECT file, 'capture' AS kind, line, original, is_here, id, id_key, uri, date_key, digest_key, listed_key, payload_key
+FROM meant
+""",
+    """
+SELECT file, 'standing' AS kind, is_here, id_key, uri, date_key FROM (
+    SELECT w.file, s.file = w.file AS is_here, s.id_key, s.uri, s.date_key FROM wanted_id w
+    JOIN standing s ON s.id_key = w.id_key
+    UNION SELECT w.file, s.file = w.file AS is_here, s.id_key, s.uri, s.date_key FROM wanted_place w
+    JOIN standing s ON s.uri = w.uri AND substr(s.date_key, 1, 19) = w.second
+) d
+""",
+]
 """The rows of all slices, in any order."""

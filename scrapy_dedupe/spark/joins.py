@@ -37,7 +37,7 @@ _WORDS: Final = (
     (re.compile(r" // "), " div "),
     (re.compile(r"\bVARCHAR\b"), "STRING"),
 )
-_CREATE: Final = re.compile(r"\s*CREATE TABLE (\w+) AS\s+(.*)", re.DOTALL)
+_CREATE: Final = re.compile(r"\s*CREATE (TABLE|VIEW) (\w+) AS\s+(.*)", re.DOTALL)
 _DROP: Final = re.compile(r"\s*DROP TABLE (\w+)\s*")
 _PATTERN: Final = re.compile(r"[\[\]{}*?\\]")
 _TABLE: Final = re.compile(r"\b(FROM|JOIN) (\w+)")
@@ -101,6 +101,10 @@ class SparkJoins:
         found = found.withColumn("path", functions.input_file_name()).join(numbers, "path")
         self._set("row", found.select("file", *(f"`{name}`" for name in COLUMNS)))
 
+    def add_matched(self, listed: str, matched: str, folder: Path) -> None:
+        found = matched.format(listed="listed", row="row")
+        self.run([f"CREATE TABLE listed AS {listed}", f"CREATE TABLE matched AS {found}"])
+
     def add(self, table: str, columns: Mapping[str, str], rows: Iterable[Sequence[Any]]) -> None:
         values = [tuple(row) for row in rows]
         self._set(table, self._session.createDataFrame(values, _schema(columns)))
@@ -112,7 +116,12 @@ class SparkJoins:
     def run(self, statements: Iterable[str]) -> None:
         for statement in statements:
             if created := _CREATE.fullmatch(statement):
-                self._keep(created[1], self._session.sql(self._translated(created[2])))
+                kind, table, query = created.groups()
+                frame = self._session.sql(self._translated(query))
+                if kind == "TABLE":
+                    self._keep(table, frame)
+                else:
+                    self._set(table, frame)
             elif dropped := _DROP.fullmatch(statement):
                 self._session.catalog.dropTempView(self._prefix + dropped[1])
                 del self._tables[dropped[1]]
@@ -166,11 +175,11 @@ class SparkJoins:
                 shutil.rmtree(made, ignore_errors=True)
                 raise
 
-    def write_by_file(self, query: str, folder: Path) -> None:
-        found = self._session.sql(self._translated(query))
-        if found.isEmpty():
-            return
-        found.repartition("file").write.partitionBy("file").parquet(_target(folder))
+    def write_by_file(self, queries: Sequence[str], folder: Path) -> None:
+        for query in queries:
+            found = self._session.sql(self._translated(query))
+            if not found.isEmpty():
+                found.repartition("file").write.partitionBy("file").parquet(_target(folder), mode="append")
 
     def _translated(self, statement: str) -> str:
         for pattern, word in _WORDS:

@@ -11,9 +11,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import duckdb
 import pytest
 
 from scrapy_dedupe.errors import ArchiveError
+from scrapy_dedupe.offline import plan as plans
+from scrapy_dedupe.offline import rows
 from scrapy_dedupe.offline.eligibility import Eligibility
 from scrapy_dedupe.offline.manifest import read_lines
 from scrapy_dedupe.offline.places import Places
@@ -46,10 +49,10 @@ COPY (SELECT * REPLACE (
 """
 
 
-def exchanges() -> Iterator[RecordRow]:
+def exchanges(count: int) -> Iterator[RecordRow]:
     """Rows of responses and their requests."""
     rng = random.Random(1)
-    for number in range(EXCHANGES):
+    for number in range(count):
         own, request = rng.randbytes(20).hex().encode(), rng.randbytes(20).hex().encode()
         payload = rng.randbytes(32)
         text = (BEGUN + timedelta(seconds=number)).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -85,11 +88,10 @@ def exchanges() -> Iterator[RecordRow]:
         yield RecordRow(offset + 4_000, 300, "request", id_key=request, concurrent_to=[own], is_gzip=True)
 
 
-@pytest.fixture
-def rows(tmp_path: Path) -> dict[str, Path]:
-    """The rows of files, by their names."""
-    first, *others = paths = [tmp_path / f"{file}.parquet" for file in range(FILES)]
-    write_rows(first, exchanges())
+def write_files(folder: Path, files: int, count: int) -> dict[str, Path]:
+    """Write the rows of files with *count* exchanges each; the paths by the names of the files."""
+    first, *others = paths = [folder / f"{file}.parquet" for file in range(files)]
+    write_rows(first, exchanges(count))
     with open_engine("A test", ArchiveError) as engine:
         for number, path in enumerate(others):
             engine.execute(OTHER.format(f"-{number}", source(first), quoted(path)))
@@ -106,9 +108,9 @@ print(Path("/proc/self/status").read_text())
 """
 
 
-def plan(folder: Path, rows: dict[str, Path]) -> None:
-    planned, _ = number_rows(folder, rows, "sha256")
-    numbered = {file.id: rows[file.name] for file in planned}
+def plan(folder: Path, paths: dict[str, Path]) -> None:
+    planned, _ = number_rows(folder, paths, "sha256")
+    numbered = {file.id: paths[file.name] for file in planned}
     make_plan(PlanTask(folder, planned, numbered, Places(), Eligibility(), False, 1), Faults())
 
 
@@ -118,7 +120,8 @@ def revisits(folder: Path, file: int) -> int:
 
 
 @pytest.mark.exhaustive
-def test_a_large_plan_needs_less_than_300_mb(tmp_path: Path, rows: dict[str, Path]) -> None:
+def test_a_large_plan_needs_less_than_300_mb(tmp_path: Path) -> None:
+    write_files(tmp_path, FILES, EXCHANGES)
     done = subprocess.run(
         [sys.executable, "-c", PLAN, tmp_path],
         env={**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "tests")))},
@@ -132,6 +135,22 @@ def test_a_large_plan_needs_less_than_300_mb(tmp_path: Path, rows: dict[str, Pat
     assert int(found[1]) < 300_000
     changed = sorted(revisits(tmp_path, file) for file in range(1, FILES + 1))
     assert changed == [0, *(FILES - 1) * [EXCHANGES // 2]]
+
+
+def test_a_plan_in_many_parts_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for name in ("whole", "parts"):
+        folder = tmp_path / name
+        folder.mkdir()
+        plan(folder, write_files(folder, 4, 30))
+        table = duckdb.read_parquet(str(folder / "0.parquet")).fetchall()
+        slices = [read_slice(slice_folder(folder, file)) for file in range(1, 5)]
+        found.append((table, (folder / "lines.parquet").read_bytes(), slices))
+        monkeypatch.setattr(rows, "_MOST_ROWS", 7)
+        monkeypatch.setattr(plans, "_MOST_LINES", 1)
+        monkeypatch.setattr(plans, "_WRITTEN_ROWS", 1)
+    assert found[0] == found[1]
+    assert [revisits(tmp_path / "parts", file) for file in range(1, 5)] == [0, 15, 15, 15]
 
 
 @pytest.fixture
