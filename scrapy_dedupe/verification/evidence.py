@@ -12,9 +12,9 @@ from __future__ import annotations
 import random
 import sqlite3
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from hashlib import blake2b
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
 from scrapy_dedupe.warc.references import (
@@ -50,11 +50,16 @@ PAYLOAD_TYPES = ("response", "resource")
 _MOST_HELD = 1_000
 _KEPT_ANSWERS = 1_024
 _ALIKE = "sha, digest, text, whole, chunked, page"
+# Each has all columns of its queries, since looking up rows would read a page of the file for each.
 _INDEXES = (
-    "CREATE INDEX by_place ON captures (place, id, sha, sides)",
-    "CREATE INDEX by_id ON captures (id) WHERE id IS NOT NULL",
-    "CREATE INDEX by_new_id ON revisits (new_id)",
-    "CREATE INDEX by_old_id ON revisits (old_id) WHERE old_id IS NOT NULL",
+    "CREATE INDEX by_place ON captures (place, sha, sides) WHERE place IS NOT NULL",
+    "CREATE INDEX by_id ON captures (id, sides, file) WHERE id IS NOT NULL",
+    "CREATE INDEX by_key ON captures (key, sides, chunked) WHERE key IS NOT NULL",
+    "CREATE INDEX by_target ON revisits (key, a_unchunked) WHERE key IS NOT NULL",
+    "CREATE INDEX by_new_id ON revisits (new_id, change, old_id, former_id, a_uri) WHERE new_id IS NOT NULL",
+    "CREATE INDEX by_old_id ON revisits (old_id, new_id, change, a_uri, pair) WHERE old_id IS NOT NULL",
+    "CREATE INDEX changed ON links (old, new, field, pair) WHERE old IS NOT new",
+    "CREATE INDEX by_other_id ON others (id)",
     "CREATE VIEW renamed AS SELECT * FROM revisits WHERE change = 1 OR (change = 3 AND a_uri IS NULL)",
     "CREATE TABLE ambiguous (place PRIMARY KEY) WITHOUT ROWID",
     (
@@ -99,7 +104,7 @@ class Held(NamedTuple):
     ``text`` is the WARC-Payload-Digest as written, if that differs. ``whole`` is 0 for a truncated payload, ``chunked`` 1 for
     one stored in chunks. ``page`` is 1 for a response with status 200, and None for a capture that cannot be an original, such
     as a 304. ``file`` numbers the files: 2n and 2n + 1 are the files of pair n before and after. ``position`` distinguishes
-    records that share a gzip member.
+    records that share a gzip member. ``key`` is its `key_of`, None if it is truncated.
     """
 
     uri: bytes
@@ -117,6 +122,7 @@ class Held(NamedTuple):
     file: int
     offset: int
     position: int | None
+    key: bytes | None
 
     @property
     def date_ms(self) -> int | None:
@@ -133,7 +139,8 @@ class RevisitRow(NamedTuple):
 
     ``sha`` is the required payload, None if only the reference identifies it. ``new_id`` is the record id after,
     ``former_id`` its former id according to the record. If a response became a revisit (``change`` is CONVERTED), or a
-    revisit became a response, ``old_id`` is the record id before.
+    revisit became a response, ``old_id`` is the record id before. ``key`` is the `key_of` its original, if a response became a
+    revisit.
     """
 
     pair: int
@@ -145,6 +152,7 @@ class RevisitRow(NamedTuple):
     old_id: bytes | None
     new_id: bytes | None
     former_id: bytes | None
+    key: bytes | None = None
     before: ReferenceRow | None = None
     after: ReferenceRow | None = None
 
@@ -191,6 +199,21 @@ def hashed_place(uri: str | None, date: str | None) -> bytes | None:
 def place_of_key(key: bytes, second: int) -> bytes:
     """Like `hashed_place`, from the key of a URI and the seconds since 1970."""
     return blake2b(key + b" %d" % second, digest_size=16).digest()
+
+
+def key_of(
+    place: bytes | None,
+    record_id: bytes | None,
+    bare: int,
+    date: str | None,
+    sha: bytes | None,
+    digest: str | None,
+) -> bytes | None:
+    """A hash of the values in which the reference of a new revisit must equal its original; None if one is missing."""
+    if place is None or record_id is None or date is None or sha is None or digest is None:
+        return None
+    texts = f"{bare}\n{date}\n{digest}".encode("utf-8", "surrogateescape")
+    return blake2b(place + record_id + sha + texts, digest_size=16).digest()
 
 
 def row_of(revisit: StoredRecord) -> ReferenceRow:
@@ -252,6 +275,7 @@ class Evidence:
         for statement in _INDEXES:
             self._db.execute(statement)
 
+    @cached_property
     def converted_count(self) -> int:
         """The number of responses that became revisits."""
         ((count,),) = self._db.execute("SELECT count(*) FROM revisits WHERE change = ?", (CONVERTED,))
@@ -259,23 +283,25 @@ class Evidence:
 
     def sample(self, size: int, seed: int) -> Iterator[RevisitRow]:
         """At most *size* random responses that became revisits."""
-        count = self.converted_count()
+        count = self.converted_count
         chosen = set(random.Random(seed).sample(range(count), min(size, count)))  # noqa: S311 - not for cryptography
         rows = self._db.execute("SELECT rowid FROM revisits WHERE change = ? ORDER BY rowid", (CONVERTED,))
         for rowid in [rowid for number, (rowid,) in enumerate(rows) if number in chosen]:
-            yield from self.revisits(f"rowid = {rowid}")
+            yield from self.revisits(f"SELECT {rowid}")
 
-    def revisits(self, condition: str) -> Iterator[RevisitRow]:
-        """The rows of ``revisits`` (named r) that match an SQL condition, in the order of the files."""
+    def revisits(self, query: str) -> Iterator[RevisitRow]:
+        """The rows of ``revisits`` whose rowid an SQL query yields, in the order of the files."""
         own, size = len(_OWN), len(_REFERENCE)
-        for row in self._db.execute(f"SELECT * FROM revisits r WHERE {condition} ORDER BY rowid"):  # noqa: S608 - a constant
+        for row in self._rows("revisits", query):
             found = [ReferenceRow(*row[start : start + size]) for start in (own, own + size)]
             yield RevisitRow._make((*row[:own], *(None if one.uri is None else one for one in found)))
 
-    def links(self, condition: str) -> Iterator[LinkRow]:
-        """The rows of ``links`` (named l) that match an SQL condition, in the order of the files."""
-        rows = self._db.execute(f"SELECT * FROM links l WHERE {condition} ORDER BY rowid")  # noqa: S608 - a constant
-        return map(LinkRow._make, rows)
+    def links(self, query: str) -> Iterator[LinkRow]:
+        """The rows of ``links`` whose rowid an SQL query yields, in the order of the files."""
+        return map(LinkRow._make, self._rows("links", query))
+
+    def _rows(self, table: str, query: str) -> Iterable[Any]:
+        return self._db.execute(f"SELECT * FROM {table} WHERE rowid IN ({query}) ORDER BY rowid")  # noqa: S608 - constants
 
     def captures(self, where: str, alike: str, side: int, *keys: object) -> tuple[Held, ...]:
         """The captures of a side that match an SQL condition. Captures that are equal in the columns *alike* are returned once."""
@@ -381,5 +407,5 @@ def as_archive_errors(folder: Path) -> Iterator[None]:
     except sqlite3.Error as error:
         raise ArchiveError(
             f"Cannot use {folder}, where the verification stores its data: {error}. The verification needs about"
-            " 300 bytes for each record."
+            " 300 bytes for each record there, and 30 for sorting in the folder for temporary files (TMPDIR)."
         ) from error

@@ -15,6 +15,7 @@ from .evidence import (
     AFTER,
     BEFORE,
     BOTH,
+    CONVERTED,
     NO_REFERENCE,
     PAYLOAD_TYPES,
     RECHUNKED,
@@ -25,6 +26,7 @@ from .evidence import (
     hashed_id,
     hashed_place,
     is_bare,
+    key_of,
     open_tables,
     payload_digest_text,
     row_of,
@@ -100,13 +102,19 @@ class EvidenceWriter:
             return
         text = payload_digest_text(record)
         digest = digest_key(text or f"sha1:{payload[1].hex}")
+        place, record_id, bare = (
+            hashed_place(record.target_uri, record.date),
+            hashed_id(record.id),
+            is_bare(record.id),
+        )
+        sha = bytes.fromhex(payload[0].hex)
+        key = key_of(place, record_id, bare, record.date, sha, text or digest) if record.is_whole else None
         row = Held(
-            uri_key(record.target_uri or ""), sides, hashed_place(record.target_uri, record.date),
-            hashed_id(record.id), is_bare(record.id), record.date,
-            bytes.fromhex(payload[0].hex), digest, None if text == digest else text, int(record.is_whole),
+            uri_key(record.target_uri or ""), sides, place, record_id, bare, record.date,
+            sha, digest, None if text == digest else text, int(record.is_whole),
             int(is_in_chunks(record, payload[0].size_bytes)),
             int(record.http_status == 200) if can_be_original(record) else None,
-            2 * self._pair + (sides != BEFORE), record.offset if offset is None else offset, _position(record),
+            2 * self._pair + (sides != BEFORE), record.offset if offset is None else offset, _position(record), key,
         )  # fmt: skip
         self._add("captures", row)
 
@@ -126,6 +134,11 @@ class EvidenceWriter:
             if was and was.type != now.type:
                 # A record of an ARC file has no id; the conversion to WARC gave it one.
                 old_id = hashed_id(was.id) if was.format != "arc" else former_id
+        references = [row_of(one) if one and one.type == "revisit" else NO_REFERENCE for one in (was, now)]
+        key = None
+        if change == CONVERTED:
+            record_id, bare, place, date, *_, digest, _, _ = references[1]
+            key = key_of(place, record_id, bare, date, sha, digest)
         own = (
             self._pair,
             change,
@@ -136,8 +149,8 @@ class EvidenceWriter:
             old_id,
             new_id,
             former_id,
+            key,
         )
-        references = [row_of(one) if one and one.type == "revisit" else NO_REFERENCE for one in (was, now)]
         self._add("revisits", (*own, *references[0], *references[1]))
 
     def _add_links(

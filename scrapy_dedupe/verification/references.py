@@ -49,25 +49,25 @@ _WAYS = {
 # These ways are tried only if the ways before them lead nowhere. Afterwards an earlier way may find the same payload.
 _LAST_WAYS = ("target", "own", "digest", "unmodified")
 _ORDER = list(_WAYS)
-# A new revisit that has one original with everything that this module requires. This is checked in SQL for speed.
-_IS_CLEARLY_RIGHT = """
-change = 1 AND NOT EXISTS (SELECT 1 FROM ambiguous WHERE place = r.a_place)
-AND EXISTS (
-    SELECT 1 FROM captures c WHERE c.place = r.a_place AND c.id = r.a_id AND c.date = r.a_date AND c.bare = r.a_bare
-    AND c.sha = r.sha AND c.whole AND coalesce(c.text, c.digest) = r.a_digest AND NOT (c.chunked AND r.a_unchunked)
-    AND c.sides & 2
+# The queries read the rows of an index in its order, since other orders would read a page of the file for each row.
+# All revisits, without the new ones that have one original with everything that this module requires.
+_UNCLEAR = """
+SELECT rowid FROM revisits WHERE change <> 1 OR key IS NULL OR a_place IN (SELECT place FROM ambiguous)
+UNION ALL
+SELECT rowid FROM revisits r INDEXED BY by_target WHERE key IS NOT NULL AND NOT EXISTS (
+    SELECT 1 FROM captures c WHERE c.key = r.key AND c.sides & 2 AND NOT (c.chunked AND r.a_unchunked)
 )"""
 # Revisits of records that shared an id may share an id too, regardless of when they were made.
-_HAS_USED_ID = """
-change = 1 AND new_id IS NOT NULL AND (
+_WITH_USED_ID = """
+SELECT rowid FROM revisits r INDEXED BY by_new_id WHERE change = 1 AND new_id IS NOT NULL AND (
     EXISTS (SELECT 1 FROM captures WHERE id = r.new_id)
     OR EXISTS (SELECT 1 FROM revisits WHERE new_id = r.new_id AND former_id IS NOT r.old_id)
     OR EXISTS (SELECT 1 FROM renamed WHERE new_id = r.new_id AND old_id IS NOT r.old_id)
     OR new_id IN (SELECT id FROM others)
 )"""
 # A link to the former id of a record, which no record has after.
-_IS_DANGLING = """
-field <> 'place' AND EXISTS (SELECT 1 FROM renamed WHERE old_id = l.new)
+_DANGLING_LINKS = """
+SELECT rowid FROM links l WHERE field <> 'place' AND EXISTS (SELECT 1 FROM renamed WHERE old_id = l.new)
 AND NOT EXISTS (SELECT 1 FROM captures WHERE id = l.new AND sides & 2)
 AND NOT EXISTS (SELECT 1 FROM revisits WHERE new_id = l.new)"""
 # A link to a record that is not in the file after any more, because it has a new id there. If another host rewrites the file
@@ -85,6 +85,9 @@ AND CASE
         AND NOT EXISTS (SELECT 1 FROM captures WHERE id = l.new)
         AND NOT EXISTS (SELECT 1 FROM revisits WHERE new_id = l.new) AND l.new NOT IN (SELECT id FROM others)
 END"""
+_WRONG_LINKS = f"""
+SELECT rowid FROM links l INDEXED BY changed WHERE old IS NOT new AND NOT coalesce({_IS_NEW_ID}, 0)
+"""  # noqa: S608 - a constant
 _DANGLING = "the original of this revisit is in neither archive, or has another digest than the revisit"
 _ONLY_BY_DIGEST = (
     "the record that this revisit refers to is in neither archive; only its digest leads to a payload, which pywb and"
@@ -114,8 +117,8 @@ class References:
 
     def check_revisits(self) -> None:
         """Check every revisit after, and every revisit that became a response again."""
-        self._counts["resolved"] += self._evidence.converted_count()
-        for row in self._evidence.revisits(f"NOT ({_IS_CLEARLY_RIGHT})"):
+        self._counts["resolved"] += self._evidence.converted_count
+        for row in self._evidence.revisits(_UNCLEAR):
             if row.after is None:
                 if row.change == UNDONE:
                     self._check_restored(row)
@@ -128,11 +131,11 @@ class References:
 
     def check_links(self) -> None:
         """Check every WARC-Concurrent-To, and the WARC-Refers-To of records other than revisits."""
-        for row in self._evidence.revisits(_HAS_USED_ID):
+        for row in self._evidence.revisits(_WITH_USED_ID):
             self._report(row, "another record has its new record id too")
-        for link in self._evidence.links(_IS_DANGLING):
+        for link in self._evidence.links(_DANGLING_LINKS):
             self._report(link, f"{link.field} refers to a record whose id has changed")
-        for link in self._evidence.links(f"old IS NOT new AND NOT coalesce({_IS_NEW_ID}, 0)"):
+        for link in self._evidence.links(_WRONG_LINKS):
             if reason := self._reason_against(link):
                 self._report(link, reason)
 
