@@ -424,7 +424,7 @@ async def test_an_empty_list_of_a_killed_job_is_reported_and_all_pages_are_reque
     os.truncate(folder / "urls.done", 0)
     web.paths.clear()
     crawler = await crawl(LinkSpider, job, addon=False, urls=web.url())
-    assert "urls.done is empty. The requests that earlier runs recorded do not count as seen" in caplog.text
+    assert "urls.done is empty, but" in caplog.text
     assert crawler.stats.get_value("dedupe/errors/url") == 1
     assert sorted(web.paths) == ["/", "/0", "/1", "/2", "/3"]
 

@@ -255,7 +255,8 @@ class FilterFolder:
         stored, done, seen = self._stored, self.done_journal, self.seen_journal
         if self.last_stop is LastStop.NONE and done.path.exists() and any(seen.fingerprints()):
             self.warnings.append(
-                f"{done.path} is empty. The requests that earlier runs recorded do not count as seen and are made again."
+                f"{done.path} is empty, but {seen.path} lists requests of an earlier run, or of an import that was stopped. They"
+                " do not count as seen and are made again. Repeat the import, if there was one."
             )
         # Open the journals first: data after these sizes was never committed and must be removed.
         if self.last_stop is not LastStop.NONE:

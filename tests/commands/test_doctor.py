@@ -375,6 +375,18 @@ def test_a_crawl_that_runs_is_not_disturbed(
         index.commit("running")
 
 
+def test_originals_whose_digests_crawls_do_not_look_up(project: Callable[..., Any], store_url: str) -> None:
+    with open_index(store_url) as index:
+        for number, digest in enumerate(("cd" * 32, "sha1:" + "A" * 32)):
+            index.start(f"crawl-{number}")
+            original = Original(digest, f"crawl-{number}", "20260801120000", "https://example.com/", 1)
+            index.add(f"crawl-{number}", [original])
+            index.commit(f"crawl-{number}")
+    told = of(project(f'{ADDON}DEDUPE_STORE_URL = "{store_url}"\n'), "warning")
+    assert "The crawl index has originals with sha1 digests. Crawls do not find them" in told
+    assert "sha256 digests" not in told
+
+
 def test_a_folder_that_cannot_be_made(project: Callable[..., Any], tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     told = of(project(f'{ADDON}DEDUPE_WARC_DIR = "{tmp_path}/file/warcs"\n', code=3), "problem")

@@ -9,6 +9,7 @@ import statistics
 import time
 from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import redis
@@ -19,6 +20,7 @@ from scrapy_dedupe.errors import DedupeError, StoreUnavailable
 from scrapy_dedupe.reports.wording import counted, moment, size
 from scrapy_dedupe.stores import open_store, parse_store_url
 from scrapy_dedupe.stores.index_values import payload_mode_message
+from scrapy_dedupe.stores.normal_forms import algorithm_of
 from scrapy_dedupe.stores.redis import open_client
 from scrapy_dedupe.stores.redis_faults import redis_faults
 from scrapy_dedupe.warc.archive_names import OPEN_SUFFIX
@@ -41,6 +43,7 @@ _PINGS = 20
 _SLOW_PING_S = 0.02
 _OLDEST = 5
 _FULL = 0.9
+_SAMPLE = 20  # originals of a crawl
 
 _SHOWN: Final = 5
 _AGE: Final = timedelta(days=1)
@@ -116,6 +119,10 @@ def _index(context: DoctorContext, store: Store, shown: str) -> Iterator[Finding
     if settings is not None and modes and settings.warc.payload not in modes:
         make = note if context.is_store_given else problem
         yield make(payload_mode_message(settings.warc.payload, next(iter(modes)), shown))
+    if settings is not None:
+        yield from _digests(
+            store, [info.id for info in crawls if info.state == "committed"], settings.warc.digest
+        )
     crawl_id = None if settings is None else settings.warc.crawl_id
     if any(info.id == crawl_id and info.state == "committed" for info in crawls):
         yield problem(
@@ -126,6 +133,17 @@ def _index(context: DoctorContext, store: Store, shown: str) -> Iterator[Finding
         yield warning(
             f"{counted(store.index.unreadable, 'value')} of the index cannot be read, and skipped.",
             "`scrapy dedupe check --repair` rebuilds the entries from the files.",
+        )
+
+
+def _digests(store: Store, crawls: Sequence[str], digest: str) -> Iterator[Finding]:
+    """Find originals with digests that crawls do not look up, in a sample: a count would read the whole index."""
+    sample = (found for crawl in crawls for found in islice(store.index.records(crawl), _SAMPLE))
+    for algorithm in sorted({algorithm_of(found.digest) for found in sample} - {digest}):
+        yield warning(
+            f"The crawl index has originals with {algorithm} digests. Crawls do not find them, and store their payloads again,"
+            f" since DEDUPE_WARC_DIGEST is {digest}.",
+            "Use one algorithm for all crawls and imports of an index.",
         )
 
 
