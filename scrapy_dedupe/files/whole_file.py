@@ -40,8 +40,11 @@ def file_at(path: Path) -> Path:
         found = path.resolve()
         is_other = found.exists() and not found.is_file()
     except (ValueError, RuntimeError) as error:
-        # The path contains NUL, or its links form a cycle.
+        # The path contains NUL, or, before Python 3.13, its links form a cycle.
         raise OSError(errno.EINVAL, str(error), str(path)) from error
+    if found.is_symlink():
+        # From Python 3.13 on, resolve() leaves a cycle of links unresolved.
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
     if is_other:
         what = "it is a folder" if found.is_dir() else "it is not a file"
         raise OSError(errno.EINVAL, what, str(path))

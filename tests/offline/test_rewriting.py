@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import os
 import random
 import sys
@@ -492,7 +493,8 @@ def test_of_copies_only_the_heads_are_read(tmp_path: Path, monkeypatch: pytest.M
 
     assert report.converted == 19
     # The original is copied; its copies are 18 parts of 20.
-    assert report.new_bytes < read[0] < report.old_bytes / 8
+    # Opening the file reads one buffer.
+    assert report.new_bytes < read[0] < report.old_bytes / 8 + io.DEFAULT_BUFFER_SIZE
 
 
 def test_a_manifest_without_copies_gives_all_files(two_files: Path, tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def use(url: str, timeout_s: float = 30) -> None:
 
 def test_a_server_whose_memory_is_full(redis_server: RedisServer) -> None:
     with redis.Redis.from_url(redis_server.url) as client:
-        client.config_set("maxmemory", "1mb")
+        client.config_set("maxmemory", "1")
         said = told(redis_server.url)
         assert "Raise maxmemory (CONFIG SET maxmemory," in said
         client.config_set("maxmemory", "100mb")
@@ -55,7 +55,7 @@ def test_a_server_whose_memory_is_full(redis_server: RedisServer) -> None:
 
 def test_no_sentence_says_where_in_a_script_it_was(redis_server: RedisServer) -> None:
     with redis.Redis.from_url(redis_server.url) as client, closing(open_store(redis_server.url)) as store:
-        client.config_set("maxmemory", "1mb")
+        client.config_set("maxmemory", "1")
         with pytest.raises(StoreUnavailable) as caught:
             store.index.start("crawl", "stored")
     assert "script" not in str(caught.value)

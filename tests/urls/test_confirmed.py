@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -141,5 +142,6 @@ def test_it_goes_on_with_what_both_have_kept(tmp_path: Path) -> None:
     assert not any(again.add(fingerprint(number)) for number in range(2_000))
     assert all(again.add(fingerprint(number)) for number in range(2_000, 4_000))
     again.exact.close()
-    assert sqlite3.connect(path).execute("SELECT count(*) FROM seen").fetchone() == (4_000,)
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT count(*) FROM seen").fetchone() == (4_000,)
     assert case.errors == []

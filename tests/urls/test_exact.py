@@ -208,6 +208,7 @@ def test_a_file_that_is_locked_is_said_at_once(path: Path) -> None:
     exact._reader = sqlite3.connect(path, timeout=0.0, isolation_level=None)
     with pytest.raises(StoreUnavailable, match=r"urls\.exact cannot be read.*locked.*count as new"):
         _ = items[0] in exact
+    exact._reader.close()
     other.close()
 
 
@@ -414,7 +415,9 @@ def test_another_fingerprinter_is_refused(path: Path) -> None:
     stored(path, 3)
     with pytest.raises(StoreRefused, match=r"urls\.exact were made by scrapy\..*is other\.Class"):
         ExactSet(path, "other.Class")
-    assert opened(path).count == 3
+    exact = opened(path)
+    assert exact.count == 3
+    exact.close()
 
 
 def test_another_version_is_refused(path: Path) -> None:

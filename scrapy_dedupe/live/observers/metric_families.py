@@ -66,7 +66,7 @@ FAMILIES: Final = (
     Family("dedup_latency_seconds", "histogram", "Duration of a step.", label="layer"),
     Family("dedup_errors_total", "counter", "Errors within scrapy-dedupe.", label="layer", prefix="dedupe/errors/", is_open=True,
            # Export zeros: Prometheus does not see an increase if a series starts with its first error.
-           stats=("store", "url", "content", "warc", "upload", "cache", "replay", "passages", "report", "log", "metrics", "close")),
+           stats=("store", "url", "content", "warc", "upload", "cache", "replay", "passages", "report", "log", "metrics", "memory", "close")),
     # URLs
     _url("seen", "Distinct fingerprints in the URL filter."),
     _url("capacity", "Fingerprints that the first layer of the URL filter is sized for."),
