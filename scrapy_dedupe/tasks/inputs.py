@@ -197,9 +197,18 @@ def _places(word: str, recursive: bool, without: Path | None) -> list[str]:
             )
         hint = "" if recursive else ", or include its subfolders with -r"
         raise UsageError(
-            f"{word!r} is a folder without WARC and ARC files. Name another folder{hint}.{_wacz_hint(names, recursive)}"
+            f"{word!r} is a folder without WARC and ARC files. Name another folder{hint}."
+            f"{_wacz_hint(names, recursive)}{''.join(link_hint(Path(name)) for name in names)}"
         )
     return places
+
+
+def link_hint(folder: Path) -> str:
+    """A hint about a link to a folder in *folder*, with a leading space; empty if there is none."""
+    for path in sorted(folder.iterdir()):
+        if path.is_symlink() and path.is_dir():
+            return f" Links to folders, such as {path}, are not followed: name the folder to which it leads."
+    return ""
 
 
 def _wacz_hint(names: Iterable[str], recursive: bool) -> str:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 from scrapy_dedupe.errors import ArchiveError, SettingError, UsageError
 from scrapy_dedupe.tasks.faults import Faults
-from scrapy_dedupe.tasks.inputs import output_names
+from scrapy_dedupe.tasks.inputs import link_hint, output_names
 from scrapy_dedupe.tasks.jobs import run_jobs
 from scrapy_dedupe.tasks.progress import NoProgress
 from scrapy_dedupe.tasks.work import size_of
@@ -197,7 +197,9 @@ def pairs_of(before: Path, after: Path) -> list[Pair]:
         return [(before, after)]
     old, new = _files_below(before), _files_below(after)
     if not old:
-        raise UsageError(f"{before} has no WARC or ARC files. Name a folder with such files.")
+        raise UsageError(
+            f"{before} has no WARC or ARC files. Name a folder with such files.{link_hint(before)}"
+        )
     if not any(_partner(name, new) in new for name in old):
         old = {below.as_posix(): old[name] for name, below in output_names(old).items()}
     pairs: list[Pair] = []

@@ -117,6 +117,13 @@ def test_a_folder_of_wacz_files_alone_says_how_they_are_named(folder: Path, recu
     assert "wacz" not in str(refusal.value).lower()
 
 
+def test_a_folder_of_links_to_folders_says_that_they_are_not_followed(folder: Path) -> None:
+    (folder / "links").mkdir()
+    (folder / "links" / "2026").symlink_to(folder / "in")
+    with pytest.raises(UsageError, match=r"such as links/2026, are not followed: name the folder"):
+        names("links", recursive=True)
+
+
 def test_what_is_no_archive_is_a_fault(folder: Path) -> None:
     with pytest.raises(DamagedInput, match=r"in/notes\.txt"):
         names("in/*")
