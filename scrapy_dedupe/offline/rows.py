@@ -169,7 +169,8 @@ def write_rows(path: Path, rows: Iterable[RecordRow]) -> None:
         with open_engine(PURPOSE, lambda text: refused(path, text), scratch) as engine:
             # Keep the order of the rows, since sorting rows with heads would need much memory.
             engine.execute("SET preserve_insertion_order = true")
-            rest, queries = iter(rows), []
+            rest = iter(rows)
+            queries: list[str] = []
             create_table(engine, "data", COLUMNS)
             while insert_rows(engine, "data", COLUMNS, islice(rest, _MOST_ROWS)) == _MOST_ROWS:
                 scratch.mkdir(exist_ok=True)

@@ -134,11 +134,10 @@ class EvidenceWriter:
             if was and was.type != now.type:
                 # A record of an ARC file has no id; the conversion to WARC gave it one.
                 old_id = hashed_id(was.id) if was.format != "arc" else former_id
-        references = [row_of(one) if one and one.type == "revisit" else NO_REFERENCE for one in (was, now)]
+        references = [row_of(one) if one and one.type == "revisit" else None for one in (was, now)]
         key = None
-        if change == CONVERTED:
-            record_id, bare, place, date, *_, digest, _, _ = references[1]
-            key = key_of(place, record_id, bare, date, sha, digest)
+        if change == CONVERTED and (to := references[1]) is not None:
+            key = key_of(to.place, to.id, to.bare, to.date, sha, to.digest)
         own = (
             self._pair,
             change,
@@ -151,7 +150,7 @@ class EvidenceWriter:
             former_id,
             key,
         )
-        self._add("revisits", (*own, *references[0], *references[1]))
+        self._add("revisits", (*own, *(value for row in references for value in row or NO_REFERENCE)))
 
     def _add_links(
         self, before: StoredRecord, after: StoredRecord, places: tuple[int | None, int | None]
