@@ -39,12 +39,14 @@ def file_at(path: Path) -> Path:
     try:
         found = path.resolve()
         is_other = found.exists() and not found.is_file()
-    except (ValueError, RuntimeError) as error:
-        # The path contains NUL, or, before Python 3.13, its links form a cycle.
+        # Before Python 3.13, resolve() raises RuntimeError for a cycle of links. Later versions leave it unresolved.
+        is_cycle = found.is_symlink()
+    except RuntimeError:
+        is_cycle = True
+    except ValueError as error:  # the path contains NUL
         raise OSError(errno.EINVAL, str(error), str(path)) from error
-    if found.is_symlink():
-        # From Python 3.13 on, resolve() leaves a cycle of links unresolved.
-        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+    if is_cycle:
+        raise OSError(errno.EINVAL, "its links form a cycle", str(path))
     if is_other:
         what = "it is a folder" if found.is_dir() else "it is not a file"
         raise OSError(errno.EINVAL, what, str(path))
