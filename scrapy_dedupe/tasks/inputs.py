@@ -12,6 +12,7 @@ import glob
 import os
 import posixpath
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path, PurePath, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -293,4 +294,5 @@ def _parts(name: str) -> tuple[str, ...]:
 
 def _common(all_parts: Iterable[tuple[str, ...]]) -> int:
     """The number of leading folders that all have in common."""
-    return len(os.path.commonprefix([parts[:-1] for parts in all_parts]))  # noqa: RUF071 - of tuples, not of texts
+    levels = zip(*(parts[:-1] for parts in all_parts), strict=False)
+    return sum(1 for _ in takewhile(lambda names: len(set(names)) == 1, levels))
