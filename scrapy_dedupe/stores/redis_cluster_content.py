@@ -90,26 +90,34 @@ class ClusterContent(RedisContent):
         for its, its_answers in zip(by_shard.values(), found[: len(claims)], strict=True):
             for number, answer in zip(its, its_answers, strict=True):
                 answers[number] = answer_of(captures[number], None, answer)
+        claimed: dict[bytes, SeenText] = {}
         if operation in {b"claim", b"sure"}:
-            asked_new = zip(captures, answers, strict=True)
-            self._step(
-                b"note", [(it.source, it.digest) for it, known in asked_new if it.source and known is None]
-            )
+            taken = [it for it, known in zip(captures, answers, strict=True) if known is None]
+            # Of several captures of a text, the last one counts, as in the script.
+            claimed = {it.digest: it for it in taken}
+            self._step(b"note", [(it.source, it.digest) for it in taken if it.source])
         new = {
             number: it for number, it in enumerate(signatures) if it is not None and answers[number] is None
         }
         if new:
             refs = self._in_order(bands, found[len(claims) :])
             buckets = {band: ref for (band,), ref in zip(bands, refs, strict=True) if ref is not None}
-            near = self._near([*new.values()], buckets, operation)
+            near = self._near([*new.values()], buckets, operation, claimed)
             for number, its_answer in zip(new, near, strict=True):
                 answers[number] = its_answer
         return answers
 
     def _near(
-        self, signatures: Sequence[Signature], buckets: dict[bytes, bytes], operation: bytes
+        self,
+        signatures: Sequence[Signature],
+        buckets: dict[bytes, bytes],
+        operation: bytes,
+        claimed: dict[bytes, SeenText],
     ) -> list[NearAnswer]:
-        """The near texts of new texts. If *operation* is not "find", texts that are near to none are kept."""
+        """The near texts of new texts. If *operation* is not "find", texts that are near to none are kept.
+
+        *claimed* are the captures that the batch has claimed, by their digests.
+        """
         places = [*map(_buckets, signatures)]
         asked = [
             (ref, signature.capture)
@@ -125,7 +133,6 @@ class ClusterContent(RedisContent):
                 kept[ref] = digest, packed
                 firsts[digest, capture] = value[1:]
         is_claim = operation != b"find"
-        claimed = {it.capture.digest: it.capture for it in signatures} if is_claim else {}
 
         def first_capture(digest: bytes, capture: SeenText, similarity: float) -> TextMatch | None:
             if digest in claimed:

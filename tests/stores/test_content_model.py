@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import random
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,7 @@ from scrapy_dedupe.stores.content_values import NO_REST, NOTHING, near_candidate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     import pytest
     from servers import RedisCluster
@@ -314,6 +316,19 @@ def _drawn_signature(capture: SeenText, chance: random.Random) -> Signature:
     return Signature(
         capture, its_bands, rows, chance.choice([0, 90, 120]), rare_rows, 90, (), identity, min_equal_named=70
     )
+
+
+def test_the_last_capture_of_a_text_in_a_batch_is_the_original_of_a_near_text(
+    tmp_path: Path, redis_url: str, redis_cluster: RedisCluster
+) -> None:
+    first, again, near = page(1, A, "c1"), page(1, A, "c2"), page(2, B, "c1")
+    signatures = [Signature(it, [band(0)], ROWS, 109) for it in (first, near)]
+    for url in (f"sqlite:///{tmp_path}/texts.sqlite", redis_url, redis_cluster.url):
+        with closing(open_store(url)) as store:
+            *_, answer = store.content.claim([first, again, near], [signatures[0], None, signatures[1]])
+        assert isinstance(answer, NearAnswer)
+        assert answer.seen is not None
+        assert answer.seen.crawl == "c2"
 
 
 # Several processes
