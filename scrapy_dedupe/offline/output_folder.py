@@ -3,7 +3,8 @@
 ``dedupe`` works in ``OUTPUT/.dedupe``, ``warcrefs`` in ``OUTPUT/.dedupe/warcrefs`` and ``restore`` in ``OUTPUT/.restore``.
 Each of them, and ``arc2warc``, holds the lock ``OUTPUT/.dedupe/lock`` while it runs, so only one of them at a time writes
 to a folder. In place, OUTPUT is the common parent folder of the files for ``dedupe``, the folder of the first file for
-``restore``, and the working folder for ``warcrefs``.
+``restore``, and the working folder for ``warcrefs``. ``dedupe`` then also locks the folder of the first file, in the order of
+real paths.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ from .arc_conversion import ConversionOptions, convert_arc
 from .collisions import number_clusters
 from .final_names import NewFiles, refuse_unwritable
 from .manifest import read_lines
-from .output_folder import NESTED, refuse_nested_work, refuse_other_work
+from .output_folder import NESTED, held_output, refuse_nested_work, refuse_other_work
 from .places import Places
 from .plan_lines import PlannedFile, list_lines, list_rows, number_rows, write_lines
 from .rewriting import VERIFIED, RewriteOptions, Rewriting
@@ -159,6 +159,10 @@ def run_steps(
         new = folder = WorkFolder(work, command="dedupe")
         if options.in_place and not options.dry_run:
             refuse_other_work(_output_folder(inputs, output), work)
+            # Other names of the same files may give other originals. If two commands replaced some of the files each, a payload
+            # could be lost, also if their work folders differ.
+            first = min(real_place(given.file) for given in inputs)
+            stack.enter_context(held_output(Path(first).parent, work))
         elif output is not None and not options.dry_run:
             if (state := output / STATE_FOLDER).resolve() != work.resolve():
                 # New files are written in the file system of the output.

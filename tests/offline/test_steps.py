@@ -403,26 +403,28 @@ class Meets(NoProgress):
     def advance(self, size_bytes: int) -> None:
         while self.others:
             other = self.others.pop()
-            with pytest.raises(
-                ArchiveError, match=r"Another process is working in .*out/\.dedupe\. Wait until"
-            ):
+            with pytest.raises(ArchiveError, match=r"Another process is working in .*/\.dedupe\. Wait until"):
                 other()
 
 
+@pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize(("mine", "others"), [("work", (None, "more")), (None, (None, "work"))])
 def test_runs_with_one_output_exclude_each_other_wherever_their_work_is(
-    folder: Path, planting: Planting, mine: str | None, others: tuple[str | None, ...]
+    folder: Path, planting: Planting, mine: str | None, others: tuple[str | None, ...], in_place: bool
 ) -> None:
+    output = None if in_place else folder / "out"
+
     def start(work: str | None, watch: NoProgress) -> Deduped:
         faults = Faults(keep_going=False)
         inputs = find_inputs(["in"], faults=faults, recursive=True)
-        options = StepOptions(work=None if work is None else folder / work)
-        return run_steps(inputs, folder / "out", options, faults=faults, watch=watch)
+        options = StepOptions(work=None if work is None else folder / work, in_place=in_place)
+        return run_steps(inputs, output, options, faults=faults, watch=watch)
 
     watch = Meets(partial(start, other, NoProgress()) for other in others)
     assert start(mine, watch).converted == 1
     assert watch.others == []
-    assert_deduplicated(planting, folder / "out")
+    assert_deduplicated(planting, output or folder / "in")
+    assert not list((folder / "in").rglob("lock"))
 
 
 @pytest.fixture
