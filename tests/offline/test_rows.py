@@ -127,7 +127,9 @@ def test_rows_that_need_more_than_the_memory_of_the_engine_are_written_in_order(
         nonlocal most_bytes
         for number in range(count):
             if number % 5_000 == 0:
-                most_bytes = max(most_bytes, sum(path.stat().st_size for path in tmp_path.glob("*.scratch/*")))
+                most_bytes = max(
+                    most_bytes, sum(path.stat().st_size for path in tmp_path.glob("*.scratch/*"))
+                )
             yield RecordRow(
                 number, 1, "response", stored=values.randbytes(32), start=values.randbytes(100) + bytes(1_000)
             )
